@@ -82,9 +82,6 @@ type Capabilities struct {
 	Counts Counted
 	// Affinity says which of a Service port's frontends share what they remember of a client.
 	Affinity AffinityScope
-	// WritesLists says that it writes all endpoints of a frontend with affinity, or in turns, when one changes, by a
-	// program whose time grows with what it writes: so it gets less of a large Service at once.
-	WritesLists bool
 	// CarriesFlows says that connections pass through this process, which EndFlows can end.
 	CarriesFlows bool
 }

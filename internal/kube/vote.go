@@ -14,33 +14,31 @@ import (
 )
 
 const (
-	// voteName is the Lease whose holder has a vote of its own where two nodes vote, and
-	// edgeVoteName that of two edges.
+	// voteName is the Lease whose holder has the third vote of two nodes. edgeVoteName is the Lease of two edges.
 	voteName, edgeVoteName = "fairway-speaker-vote", "fairway-edge-vote"
-	// voteFor is how long a vote lasts, in whole seconds, counted by its holder from before it asked
-	// for it.
+	// voteFor is the duration of a vote, in whole seconds. The holder counts from before its request.
 	voteFor = 5 * time.Second
-	// voteGuard is what others wait for longer, from when they saw the Lease as it is: clocks run at
-	// rates that differ by less than 4%.
+	// voteGuard is how much longer another node waits after it has seen the Lease's present state, because the rates of
+	// clocks differ by up to 4%.
 	voteGuard = voteFor / 10
-	// voteNobody holds a Lease that was just made.
+	// voteNobody is the holder of a new Lease.
 	voteNobody = "nobody"
 )
 
-// A LeaseVote is a node's part in the Lease that is the third voter of two nodes. What it remembers is
-// what this process saw: what a process before it held is another's.
+// A LeaseVote is a node's part in the Lease that is the third voter of two nodes. It treats a Lease that the process
+// before it held as another node's.
 type LeaseVote struct {
 	client     coordination.LeaseInterface
 	name, node string // of the Lease, and of its holder
 	now        func() time.Time
 
 	mu      sync.Mutex
-	seen    leaseRecord // as it was last
-	at      time.Time   // when it was first seen so
-	written bool        // this process wrote it
+	seen    leaseRecord // the last state
+	seenAt  time.Time   // when that state was seen first
+	written bool        // this process wrote that state
 }
 
-// A leaseRecord tells one renewal from the next. The zero value: none was seen.
+// A leaseRecord identifies a renewal of the Lease. The zero value says that none was seen.
 type leaseRecord struct {
 	holder, renewed, version string
 }
@@ -53,21 +51,21 @@ func recordOf(l *coordinationv1.Lease) leaseRecord {
 	return r
 }
 
-// NewEdgeVote returns the part of an edge of that name in the Lease, in a namespace, that is the third voter of two edges.
+// NewEdgeVote returns an edge's part in the Lease that is the third voter of two edges. name is the edge's name.
 func NewEdgeVote(client kubernetes.Interface, namespace, name string) *LeaseVote {
 	return &LeaseVote{client: client.CoordinationV1().Leases(namespace), name: edgeVoteName, node: name, now: time.Now}
 }
 
-// Vote asks for the vote, or to have it longer, and returns until when this node has it, by the
-// clock of this process; the zero time: another has it, or may.
+// Vote asks for the vote, or renews it. until is the end of this node's vote by the clock of this process. The zero time
+// says that another node has the vote, or may have it.
 func (v *LeaseVote) Vote(ctx context.Context) (until time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	asked := v.now()
 	l, err := v.client.Get(ctx, v.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		// It may have been deleted, and have a holder who does not know yet: what is made is held
-		// by nobody, and waited for as if it were.
+		// A holder may not know yet that somebody has deleted the Lease. So nobody holds the new Lease, and all nodes wait
+		// as long as for a holder.
 		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: v.name, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}}}
 		return until, v.write(ctx, l, voteNobody)
 	}
@@ -75,9 +73,9 @@ func (v *LeaseVote) Vote(ctx context.Context) (until time.Time, err error) {
 		return until, fmt.Errorf("read Lease %s: %w", v.name, err)
 	}
 	if record := recordOf(l); record != v.seen {
-		v.seen, v.at, v.written = record, v.now(), false // after the answer: it was so before
+		v.seen, v.seenAt, v.written = record, v.now(), false // the time after the answer: the state is at least as old
 	}
-	if !v.written && v.seen.holder != "" && v.now().Sub(v.at) < voteFor+voteGuard {
+	if !v.written && v.seen.holder != "" && v.now().Sub(v.seenAt) < voteFor+voteGuard {
 		return until, nil
 	}
 	if err := v.write(ctx, l, v.node); err != nil {
@@ -86,7 +84,7 @@ func (v *LeaseVote) Vote(ctx context.Context) (until time.Time, err error) {
 	return asked.Add(voteFor), nil
 }
 
-// write makes node the holder, if the Lease is still as it was read.
+// write makes node the holder, unless the Lease has changed since it was read.
 func (v *LeaseVote) write(ctx context.Context, l *coordinationv1.Lease, node string) (err error) {
 	renewed, seconds := metav1.NewMicroTime(v.now()), int32(voteFor/time.Second)
 	l = l.DeepCopy()
@@ -99,7 +97,7 @@ func (v *LeaseVote) write(ctx context.Context, l *coordinationv1.Lease, node str
 	if err != nil {
 		return fmt.Errorf("write Lease %s: %w", v.name, err)
 	}
-	v.seen, v.at, v.written = recordOf(l), v.now(), node == v.node
+	v.seen, v.seenAt, v.written = recordOf(l), v.now(), node == v.node
 	return nil
 }
 

@@ -79,104 +79,6 @@ func TestDeadNode(t *testing.T) {
 	}
 }
 
-// large puts a Service that is compiled beside the loop, and lets the loop begin with it.
-func large(t *testing.T, view func() service.Node) (*Loop, *fakeSource, api.Name) {
-	t.Helper()
-	l, a := newBuild(view)
-	a.set(1)
-	l.build()
-	l.carried = l.table // as after a pass
-	n := a.huge(2, 3000, 1)
-	l.build()
-	if l.beside == nil || l.table.Entry(n) != nil {
-		t.Fatal("a large Service is not compiled beside the loop")
-	}
-	return l, a, n
-}
-
-// collected waits for what is compiled beside the loop, and builds.
-func collected(l *Loop) {
-	for l.beside != nil {
-		<-l.built
-		l.build()
-		l.build() // every second one collects
-	}
-}
-
-// A Service that is deleted while it is compiled beside the loop does not come back, nor does
-// what it was replace what it has become.
-func TestChangedWhileCompiled(t *testing.T) {
-	view := func() service.Node { return service.Node{} }
-	l, a, n := large(t, view)
-	a.remove(2)
-	l.build()
-	if collected(l); l.table.Entry(n) != nil {
-		t.Error("a Service that was deleted is in the table")
-	}
-
-	l, a, n = large(t, view)
-	a.set(2)
-	l.build()
-	if collected(l); len(l.table.Entry(n).Frontends) != 1 {
-		t.Errorf("%d frontends, want the one that the Service has now", len(l.table.Entry(n).Frontends))
-	}
-
-	l, a, n = large(t, view)
-	a.huge(2, 4000, 1)
-	l.build()
-	if collected(l); len(l.table.Entry(n).Frontends) != 4000 {
-		t.Errorf("%d frontends, want 4000", len(l.table.Entry(n).Frontends))
-	}
-}
-
-// A Service that is deleted, or becomes small, while it waits to be compiled beside the loop does not
-// stay as it was.
-func TestChangedWhileWaiting(t *testing.T) {
-	for what, c := range map[string]struct {
-		change func(*fakeSource)
-		want   int
-	}{
-		"deleted": {func(a *fakeSource) { a.remove(3) }, 0},
-		"small":   {func(a *fakeSource) { a.set(3) }, 1},
-	} {
-		l, a, _ := large(t, func() service.Node { return service.Node{} })
-		n := a.huge(3, 3000, 1)
-		l.build()
-		if collected(l); len(l.table.Entry(n).Frontends) != 3000 {
-			t.Fatalf("%d frontends, want 3000", len(l.table.Entry(n).Frontends))
-		}
-		other := &compilation{done: make(chan []*service.Entry, 1)} // takes long
-		l.beside = other
-		a.huge(3, 4000, 1)
-		l.build()
-		if len(l.backlog) != 1 {
-			t.Fatalf("%v wait, want %v", l.backlog, n)
-		}
-		c.change(a)
-		l.build()
-		other.done <- nil
-		l.built <- struct{}{}
-		frontends := 0
-		if collected(l); l.table.Entry(n) != nil {
-			frontends = len(l.table.Entry(n).Frontends)
-		}
-		if frontends != c.want || len(l.backlog) > 0 {
-			t.Errorf("%s: %d frontends, want %d; %v wait", what, frontends, c.want, l.backlog)
-		}
-	}
-}
-
-// What is compiled beside the loop for a view that is another meanwhile is compiled again.
-func TestViewedWhileCompiled(t *testing.T) {
-	limit := 0
-	l, _, n := large(t, func() service.Node { return service.Node{Limits: service.Limits{Ports: limit}} })
-	limit = 100
-	l.build()
-	if collected(l); len(l.table.Entry(n).Frontends) != 100 {
-		t.Errorf("%d frontends, want 100", len(l.table.Entry(n).Frontends))
-	}
-}
-
 // countedReads counts how often the slices of a Service are read.
 type countedReads struct {
 	*fakeSource
@@ -188,7 +90,7 @@ func (c countedReads) Slices(n api.Name) []*service.Slice {
 	return c.fakeSource.Slices(n)
 }
 
-// A pass reads what a small Service is made of once: that which it weighs is what it compiles.
+// A pass reads the objects of a Service once.
 func TestReadsOnce(t *testing.T) {
 	l, a := newBuild(func() service.Node { return service.Node{} })
 	c := countedReads{a, map[api.Name]int{}}
@@ -199,6 +101,5 @@ func TestReadsOnce(t *testing.T) {
 		if l.build(); c.slices[one] != 1 || c.slices[other] != 1 {
 			t.Errorf("pass %d reads the slices of two Services so often: %v", pass, c.slices)
 		}
-		l.carried = l.table // from now on large Services wait
 	}
 }

@@ -23,9 +23,9 @@ func (noHostPorts) Now() service.HostPorts { return service.HostPorts{} }
 
 // buildHostPorts compiles the pods whose host ports changed, or all, and returns the names of
 // their entries.
-func (l *Loop) buildHostPorts(all bool) []api.Name {
-	was, now := l.ports, l.cfg.HostPorts.Now()
-	l.ports = now
+func (c *compiler) buildHostPorts(all bool) []api.Name {
+	was, now := c.ports, c.cfg.HostPorts.Now()
+	c.ports = now
 	before := make(map[api.Name]*service.HostPod, len(was.Pods))
 	for i := range was.Pods {
 		before[was.Pods[i].Name] = &was.Pods[i]
@@ -37,12 +37,12 @@ func (l *Loop) buildHostPorts(all bool) []api.Name {
 		old := before[p.Name]
 		delete(before, p.Name)
 		if old == nil || all || !p.Equal(old) {
-			l.builder.Set(service.CompileHostPod(p, now.Addrs, l.node))
+			c.builder.Set(service.CompileHostPod(p, now.Addrs, c.node))
 			names = append(names, p.Entry())
 		}
 	}
 	for _, p := range before {
-		l.builder.Delete(p.Entry())
+		c.builder.Delete(p.Entry())
 		names = append(names, p.Entry())
 	}
 	return names

@@ -93,24 +93,11 @@ type Config struct {
 
 // A Loop runs passes. Only the goroutine in Run touches it.
 type Loop struct {
-	cfg          Config
-	builder      *service.Builder  // nil before the first pass
-	node         service.Node      // what the last table was compiled for
-	table        *service.Table    // the last that was built
-	turn         int               // of service.Step
-	large        bool              // this pass got large Services
-	carried      *service.Table    // the last that was programmed; nil: none yet
-	backlog      []api.Name        // large Services that changed and are not compiled yet, the first to change first
-	beside       *compilation      // of large Services; nil: none is under way
-	built        chan struct{}     // receives when it is done
-	ports        service.HostPorts // what the last table was compiled from
-	adopted      bool              // Flows knows what the rules were before the first pass
-	adoptedTable *service.Table    // what they were, until the first table is believed; nil: not known
-	brake        service.Brake     // for the first table
-	retry        retry
-	loggedDrift  string // what differs
-	// triggers are the changes that no successful pass has brought to the kernel yet.
-	triggers []time.Time
+	cfg Config
+	compiler
+	first       firstTable // state of the checks before the first Sync
+	retry       retry
+	loggedDrift string // the difference that was logged last; empty: none
 }
 
 // New returns a Loop. It starts nothing.
@@ -137,10 +124,9 @@ func New(cfg Config) *Loop {
 	if cfg.Event == nil {
 		cfg.Event = func(api.Name, api.Problem) {}
 	}
-	return &Loop{
-		cfg: cfg, table: &service.Table{}, adopted: adopted,
-		brake: service.Brake{Bound: cfg.EmptyAfter}, built: make(chan struct{}, 1),
-	}
+	l := &Loop{cfg: cfg, first: firstTable{adopted: adopted, brake: service.Brake{Bound: cfg.EmptyAfter}}}
+	l.compiler = compiler{cfg: &l.cfg, table: &service.Table{}}
+	return l
 }
 
 // Run works until ctx ends, and returns nil then: the rules stay in place.
@@ -155,7 +141,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			synced = true
 		}
 	}
-	defer l.abandon()
 	l.cfg.Health.Queued()
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
@@ -186,7 +171,6 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.cfg.Source.Dirty():
 		case <-l.cfg.HostPorts.Dirty():
 		case <-l.cfg.Viewed:
-		case <-l.built:
 		case <-timer.C:
 		case <-check.C:
 			if l.intact(ctx) {
@@ -251,29 +235,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pass makes the datapath equal to the Source, or brings it some way there. It returns how
-// long to wait before going on, or trying again; 0 if there is nothing left to do.
+// pass makes the datapath equal to the Source. It returns the pause before the next try; 0 if the pass succeeded.
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
 	l.adopt(ctx)
 	if again := l.holdBack(start); again > 0 {
 		return again
 	}
-	next := l.table
-	if l.carried != nil {
-		most, turn := stepSize, l.turn
-		if l.large {
-			most, turn = stepBeside, -1
-		}
-		step := service.Step
-		if l.cfg.Datapath.Info().Capabilities.WritesLists {
-			step, most = service.StepLists, min(most, listStep)
-		}
-		next = step(l.carried, l.table, most, turn)
-		l.turn++
-	}
-	l.cfg.Flows.Wanted(next)
-	stats, err := l.cfg.Datapath.Sync(ctx, next)
+	l.cfg.Flows.Wanted(l.table)
+	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
 		return 0 // the agent ends; its next start continues
 	}
@@ -285,17 +255,10 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	if stats.Full {
 		l.differs(stats.Differs)
 	}
-	l.carried = next
 	l.cfg.Flows.Programmed()
 	l.retry.succeeded(l.cfg.Log)
-	l.cfg.Applied.publish(next)
+	l.cfg.Applied.publish(l.table)
 	l.log(start, stats)
-	if next != l.table || l.large {
-		return time.Nanosecond
-	}
-	if l.beside != nil {
-		return 0 // it wakes the loop
-	}
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
@@ -317,20 +280,6 @@ func (l *Loop) differs(text string) {
 	}
 	l.cfg.Metrics.differ.Set(differ)
 	l.cfg.Differs(text)
-}
-
-// adopt gives Flows the rules that were there before the first pass.
-func (l *Loop) adopt(ctx context.Context) {
-	if l.adopted {
-		return
-	}
-	l.adopted = true
-	held, err := l.cfg.Datapath.Adopt(ctx)
-	if err != nil {
-		return // Sync will meet the same error, and report it
-	}
-	l.adoptedTable = held.Table
-	l.cfg.Flows.Adopted(held.Table)
 }
 
 // counts asks the datapath what it carried.

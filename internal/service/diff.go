@@ -46,8 +46,7 @@ func Touched(from, to *Table) iter.Seq[Change] {
 	}
 }
 
-// changed returns the frontends that are not the same in both tables: one that an entry has
-// in common with the entry before it is no change.
+// changed returns the frontends of the Services that were compiled anew. A frontend that both entries share is left out.
 func changed(from, to *Table) map[Key]*Change {
 	changes := map[Key]*Change{}
 	at := func(k Key) *Change {
@@ -72,6 +71,14 @@ func changed(from, to *Table) map[Key]*Change {
 		}
 	}
 	return changes
+}
+
+// An entryChange is an entry in two tables; one of them may be nil.
+type entryChange struct{ old, new *Entry }
+
+// frontends yields the frontends of both entries side by side, by key.
+func (c entryChange) frontends() iter.Seq2[*Frontend, *Frontend] {
+	return merged(c.old.frontends(), c.new.frontends(), func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 }
 
 // entryChanges yields all entries that are not the same in both tables.
@@ -156,25 +163,32 @@ func (s Settings) Equal(o Settings) bool {
 		samePrefixes(s.ServiceCIDRs, o.ServiceCIDRs)
 }
 
-// Sharing returns the entry with those frontends of an earlier one that are the same in every
-// field: who compares the two finds them by their pointers. The entry must be nobody else's
-// yet; was may be nil.
-func (e *Entry) Sharing(was *Entry) *Entry {
-	i := 0
-	for old, new := range (entryChange{was, e}).frontends() {
-		if new == nil {
-			continue
+// Differing yields the endpoints that differ between two lists, which are sorted by address. One of the two is nil if
+// only the other list has the address.
+func Differing(was, is []Endpoint) iter.Seq2[*Endpoint, *Endpoint] {
+	return func(yield func(old, new *Endpoint) bool) {
+		for i, k := 0, 0; i < len(was) || k < len(is); {
+			var old, new *Endpoint
+			d := 0
+			switch {
+			case k == len(is):
+				d = -1
+			case i == len(was):
+				d = 1
+			default:
+				d = was[i].Addr.Compare(is[k].Addr)
+			}
+			if d <= 0 {
+				old = &was[i]
+				i++
+			}
+			if d >= 0 {
+				new = &is[k]
+				k++
+			}
+			if (old == nil || new == nil || *old != *new) && !yield(old, new) {
+				return
+			}
 		}
-		if old != nil && old.same(new) {
-			e.Frontends[i] = old
-		}
-		i++
 	}
-	return e
-}
-
-// same reports whether f and o are the same in every field.
-func (f *Frontend) same(o *Frontend) bool {
-	return f.Equal(o) && f.Internal.Equal(o.Internal) && f.External.Equal(o.External) && (f.Internal == f.External) == (o.Internal == o.External) &&
-		f.Termination == o.Termination && slices.Equal(f.Retained, o.Retained)
 }

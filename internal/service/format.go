@@ -2,20 +2,18 @@ package service
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
-// WriteTo writes the table for people and for tests: settings first, then a line a
-// frontend and scope, sorted.
+// String returns the table as text, for tests: the settings first, then a line for each frontend and scope, sorted.
 //
 //	Addr             Scope    Service          Action   Masquerade  Endpoints
 //	10.96.0.9:80/TCP any      ns/web:http      forward  off-cluster 10.0.2.5:8080(local),10.0.3.4:8080
 //	*:30080/TCP      external ns/web:http      drop     -           -
-func (t *Table) WriteTo(w io.Writer) (int64, error) {
+func (t *Table) String() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v\n", t.Settings)
 	for _, h := range t.HealthChecks {
@@ -28,11 +26,8 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 			fmt.Fprintln(tw, strings.Join(append(row, f.termination()...), "\t"))
 		}
 	}
-	if err := tw.Flush(); err != nil {
-		return 0, err
-	}
-	n, err := io.WriteString(w, out.String())
-	return int64(n), err
+	_ = tw.Flush() // to a Builder, which takes everything
+	return out.String()
 }
 
 // rows returns the frontend's rows: one, or two if it matters where a packet is from.
@@ -84,7 +79,7 @@ func (f *Frontend) Lines() []string {
 	return lines
 }
 
-// String returns the settings as WriteTo prints them.
+// String returns the settings as Table.String has them.
 func (s Settings) String() string {
 	text := fmt.Sprintf("pods %s\nnodeports %s", list(s.Pods), list(s.NodePorts))
 	if len(s.PodInterfaces) > 0 {

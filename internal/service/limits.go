@@ -31,7 +31,7 @@ type Limits struct {
 
 // DefaultLimits returns limits that no Service which people wrote by hand reaches.
 func DefaultLimits() Limits {
-	return Limits{Ports: 5000, ExternalAddresses: 500, Endpoints: 50_000, Slots: 250_000, SourceRanges: 50_000, Frontends: 10_000, NamespaceFrontends: 100_000}
+	return Limits{Ports: 5000, ExternalAddresses: 500, Endpoints: 10_000, Slots: 40_000, SourceRanges: 1000, Frontends: 10_000, NamespaceFrontends: 100_000}
 }
 
 // The names of limits, as --service-limits has them.
@@ -123,7 +123,7 @@ func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 		}
 		kept[i] = &some
 	}
-	return kept
+	return slices.DeleteFunc(kept, func(s *Slice) bool { return len(s.Endpoints) == 0 })
 }
 
 // rank orders endpoints where not all can count: ready ones on the node, ready ones,

@@ -170,3 +170,5 @@ func checkNamespaces(t *testing.T, table *service.Table, all map[api.Name]*servi
 	}
 	return over
 }
+
+func addrOf(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }

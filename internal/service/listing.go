@@ -2,24 +2,19 @@ package service
 
 import (
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Listing is what a node does for Services, as commands print it: for people (WriteTable)
-// and for programs (its JSON, whose fields stay).
+// A Listing is what a node does for Services. Programs read its JSON, so the fields stay.
 type Listing struct {
-	Mode          string   `json:"mode"`
-	Pods          []string `json:"pods"` // clients that count as pods: ranges, and interfaces
-	NodePorts     []string `json:"nodePortAddresses"`
-	ServiceCIDRs  []string `json:"serviceCIDRs"`
-	Services      []Row    `json:"services"`
-	WithoutLegend bool     `json:"-"`
+	Mode         string   `json:"mode"`
+	Pods         []string `json:"pods"` // clients that count as pods: ranges, and interfaces
+	NodePorts    []string `json:"nodePortAddresses"`
+	ServiceCIDRs []string `json:"serviceCIDRs"`
+	Services     []Row    `json:"services"`
 }
 
 // A Row is one address of a Service, for one class of clients.
@@ -52,13 +47,6 @@ type RowEndpoint struct {
 
 // snatWords say of which packets the source address is replaced.
 var snatWords = [...]string{MasqueradeHairpin: "hairpin-only", MasqueradeOffCluster: "non-pods", MasqueradeAll: "always"}
-
-// legend explains a Listing's columns.
-const legend = `
-FROM  cluster: pods and nodes; external: other clients; any: both
-SNAT  whose source address becomes the node's. hairpin-only: an endpoint's that connects to itself;
-      non-pods: also that of clients that are not pods; always: all clients'
-`
 
 // List returns the listing of a table: all of it, or of one namespace.
 func (t *Table) List(mode, namespace string) Listing {
@@ -116,90 +104,4 @@ func (f *Frontend) list(s Settings) []Row {
 		return []Row{row("any", f.Internal)}
 	}
 	return []Row{row("cluster", f.Internal), row("external", f.External)}
-}
-
-// WriteTable implements output.Value: a line for each row, wide one for each endpoint.
-func (l Listing) WriteTable(w io.Writer, wide bool) error {
-	fmt.Fprintf(w, "mode %s; pods %s; NodePorts at %s; ClusterIPs from %s\n", l.Mode, orDash(l.Pods), orDash(l.NodePorts), orDash(l.ServiceCIDRs))
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, strings.Join(rowHead(wide), "\t"))
-	for _, r := range l.Services {
-		for _, line := range r.lines(wide) {
-			fmt.Fprintln(tw, strings.Join(line, "\t"))
-		}
-	}
-	if err := tw.Flush(); err != nil || l.WithoutLegend {
-		return err
-	}
-	_, err := io.WriteString(w, legend)
-	return err
-}
-
-func rowHead(wide bool) []string {
-	head := []string{"NAMESPACE", "SERVICE", "KIND", "ADDRESS", "FROM", "ACTION", "SNAT", "ENDPOINTS"}
-	if wide {
-		head = append(head, "LOCAL", "WEIGHT", "BALANCE", "AFFINITY", "SOURCE RANGES")
-	}
-	return head
-}
-
-// lines returns the columns of the row's line; wide of a line for each endpoint.
-func (r Row) lines(wide bool) [][]string {
-	name := r.Service
-	if r.PortName != "" {
-		name += ":" + r.PortName
-	}
-	first := []string{r.Namespace, name, string(r.Kind), r.at(), r.From, r.Action, orDash(some1(r.SNAT))}
-	if !wide {
-		var all []string
-		for _, e := range r.Endpoints {
-			text := hostPort(e.Address, e.Port)
-			if e.Local {
-				text += "(local)"
-			}
-			if e.Weight > 1 {
-				text += "*" + strconv.Itoa(e.Weight)
-			}
-			all = append(all, text)
-		}
-		return [][]string{append(first, orDash(all))}
-	}
-	last := []string{r.Balance, orDash(some1(r.Affinity)), orDash(r.Sources)}
-	if len(r.Endpoints) == 0 {
-		return [][]string{slices.Concat(first, []string{"-", "-", "-"}, last)}
-	}
-	var lines [][]string
-	for _, e := range r.Endpoints {
-		local := "no"
-		if e.Local {
-			local = "yes"
-		}
-		lines = append(lines, slices.Concat(first, []string{hostPort(e.Address, e.Port), local, strconv.Itoa(e.Weight)}, last))
-	}
-	return lines
-}
-
-// at is the address as people write it: "10.96.0.9:80/TCP", "*:30080/TCP".
-func (r Row) at() string { return hostPort(r.Address, r.Port) + "/" + r.Protocol }
-
-func hostPort(address string, port uint16) string {
-	if strings.Contains(address, ":") {
-		address = "[" + address + "]"
-	}
-	return address + ":" + strconv.Itoa(int(port))
-}
-
-// some1 is a list of a text; empty for none.
-func some1(text string) []string {
-	if text == "" {
-		return nil
-	}
-	return []string{text}
-}
-
-func orDash(all []string) string {
-	if len(all) == 0 {
-		return "-"
-	}
-	return strings.Join(all, ",")
 }

@@ -85,9 +85,9 @@ func (f *Frontend) Decide(p Packet) Decision {
 	return d
 }
 
-// Lookup returns what a node with the table does with a packet. It reads the whole table;
-// an Index answers many such questions.
-func Lookup(t *Table, p Packet) Decision { return lookup(t, &t.Settings, p) }
+// Lookup returns the decision of a node with the table about a packet. It indexes the whole table: for many packets make
+// one Index.
+func Lookup(t *Table, p Packet) Decision { return NewIndex(t).Lookup(p) }
 
 // An Index answers Lookup at the cost of a few map accesses. It is immutable and may be
 // read by any goroutine.
@@ -112,39 +112,36 @@ func NewIndex(t *Table) *Index {
 	return x
 }
 
-// Lookup is the function of that name for the Index's table.
-func (x *Index) Lookup(p Packet) Decision { return lookup(x, &x.settings, p) }
-
-// Frontend returns what answers at an address, port and protocol: a frontend of that
-// address, else a NodePort if the address is the node's own (toNode) and serves them. Nil:
-// nothing.
-func (x *Index) Frontend(at Key, toNode bool) *Frontend { return answers(x, &x.settings, at, toNode) }
-
-// frontends is what Lookup asks.
-type frontends interface {
-	frontend(Key) *Frontend         // nil if there is none
-	hasClusterIP(a netip.Addr) bool // of any frontend
-}
-
-func lookup(all frontends, s *Settings, p Packet) Decision {
-	p.FromPod = p.FromPod || anyContains(s.Pods, p.From)
-	if f := answers(all, s, Key{p.To, p.Proto}, p.ToNode); f != nil {
+// Lookup returns the decision of a node with the Index's table about a packet.
+func (x *Index) Lookup(p Packet) Decision {
+	p.FromPod = p.FromPod || anyContains(x.settings.Pods, p.From)
+	if f := x.Frontend(Key{p.To, p.Proto}, p.ToNode); f != nil {
 		return f.Decide(p)
 	}
-	switch a := p.To.Addr(); {
-	case all.hasClusterIP(a):
+	a := p.To.Addr()
+	if _, ok := x.clusterIPs[a]; ok {
 		return Decision{Packet: p, Action: Reject, Reason: NoSuchPort}
-	case anyContains(s.ServiceCIDRs, a):
+	}
+	if anyContains(x.settings.ServiceCIDRs, a) {
 		return Decision{Packet: p, Action: Drop, Reason: UnassignedClusterIP}
 	}
 	return Decision{Packet: p, Action: Pass, Reason: NotAService}
 }
 
-func answers(all frontends, s *Settings, at Key, toNode bool) *Frontend {
-	if f := all.frontend(at); f != nil || !toNode || !s.ServesNodePorts(at.Addr.Addr()) {
+// Frontend is Answering for the Index's table.
+func (x *Index) Frontend(at Key, toNode bool) *Frontend {
+	return Answering(x.frontends, &x.settings, at, toNode)
+}
+
+// Answering returns the frontend that answers packets to an address, port and protocol: the frontend of the address,
+// else the NodePort, if the address is the node's own (toNode) and serves NodePorts. F is a caller's form of a frontend;
+// its zero value means that nothing answers.
+func Answering[F comparable](frontends map[Key]F, s *Settings, at Key, toNode bool) F {
+	var none F
+	if f := frontends[at]; f != none || !toNode || !s.ServesNodePorts(at.Addr.Addr()) {
 		return f
 	}
-	return all.frontend(at.NodePort())
+	return frontends[at.NodePort()]
 }
 
 // NodePort returns the key of the NodePort with the same number and protocol.
@@ -154,31 +151,6 @@ func (k Key) NodePort() Key {
 		any = netip.IPv4Unspecified()
 	}
 	return Key{netip.AddrPortFrom(any, k.Addr.Port()), k.Proto}
-}
-
-func (x *Index) frontend(k Key) *Frontend { return x.frontends[k] }
-
-func (x *Index) hasClusterIP(a netip.Addr) bool {
-	_, ok := x.clusterIPs[a]
-	return ok
-}
-
-func (t *Table) frontend(k Key) *Frontend {
-	for f := range t.Frontends() {
-		if f.Key() == k {
-			return f
-		}
-	}
-	return nil
-}
-
-func (t *Table) hasClusterIP(a netip.Addr) bool {
-	for f := range t.Frontends() {
-		if f.ClusterIP && f.Addr.Addr() == a {
-			return true
-		}
-	}
-	return false
 }
 
 func anyContains(all []netip.Prefix, a netip.Addr) bool {

@@ -86,7 +86,7 @@ func checkLookup(t *testing.T, table *service.Table, all []scenario.Packet) {
 			return g.Endpoint == w.Endpoint && (g.Source == w.Source || w.Source == scenario.AnySource)
 		})
 		if !agree {
-			t.Fatalf("from %v to %v/%v: %v (%v), known %v; want %v, known %v\n%s", p.From, p.To, p.Proto, got, d.Reason, ok, want, known, text(table))
+			t.Fatalf("from %v to %v/%v: %v (%v), known %v; want %v, known %v\n%s", p.From, p.To, p.Proto, got, d.Reason, ok, want, known, table)
 		}
 	}
 }

@@ -364,11 +364,11 @@ func checkModel(t *testing.T, rng *rand.Rand, events int) {
 		for f := range got.Frontends() {
 			n++
 			if ref := want[f.Key()]; !f.Equal(ref) {
-				t.Fatalf("event %d: %v\n got %+v\nwant %+v\n%s", i, f.Key(), f, ref, text(got))
+				t.Fatalf("event %d: %v\n got %+v\nwant %+v\n%s", i, f.Key(), f, ref, got)
 			}
 		}
 		if n != len(want) {
-			t.Fatalf("event %d: %d frontends, want %d\n%s", i, n, len(want), text(got))
+			t.Fatalf("event %d: %d frontends, want %d\n%s", i, n, len(want), got)
 		}
 		if !got.Settings.Equal(node.Settings) {
 			t.Fatalf("event %d: settings %v", i, got.Settings)

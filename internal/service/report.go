@@ -3,10 +3,7 @@ package service
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
@@ -36,8 +33,8 @@ func ParseOrigins(text string) ([]Origin, error) {
 	return nil, fmt.Errorf("%q is not a place [choose pod, node or outside]", text)
 }
 
-// A Report says what a node does for one Service and why: the answers of Decide and
-// Explain, for people (WriteTo) and for programs (its JSON).
+// A Report says what a node does for one Service and why: the answers of Decide and Explain. Programs read its JSON, so
+// the fields stay.
 type Report struct {
 	Service   string           `json:"service"`
 	Node      string           `json:"node"`
@@ -167,96 +164,4 @@ func (f *Frontend) traffic(o Origin, s Settings, all []Explanation) TrafficRepor
 		r.Endpoints = append(r.Endpoints, e)
 	}
 	return r
-}
-
-// WriteTo writes the report for people.
-func (r Report) WriteTo(w io.Writer) (int64, error) {
-	var out strings.Builder
-	fmt.Fprintf(&out, "Service %s on node %s", r.Service, r.Node)
-	if r.Zone != "" {
-		fmt.Fprintf(&out, " (zone %s)", r.Zone)
-	}
-	out.WriteString("\n")
-	for _, p := range r.Problems {
-		fmt.Fprintf(&out, "%s: %s\n", p.Reason, p.Message)
-	}
-	if len(r.Frontends) == 0 {
-		out.WriteString("It has no address on this node: packets to it are not for the service proxy.\n")
-	}
-	for _, f := range r.Frontends {
-		f.write(&out)
-	}
-	n, err := io.WriteString(w, out.String())
-	return int64(n), err
-}
-
-func (f FrontendReport) write(out *strings.Builder) {
-	title := []string{string(f.Kind) + " " + f.Address}
-	if f.Port != "" {
-		title = append(title, "port "+f.Port)
-	}
-	if f.Kind == KindNodePort {
-		at := "served at no address of the node"
-		if len(f.ServedAt) > 0 {
-			at = "served at " + strings.Join(f.ServedAt, ",")
-		}
-		title = append(title, at)
-	}
-	fmt.Fprintf(out, "\n%s\n", strings.Join(append(title, f.Options...), ", "))
-	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, t := range f.Traffic {
-		fmt.Fprintf(tw, "  from %s\t%s\t%s\n", t.From, t.Action, t.consequence())
-	}
-	_ = tw.Flush() // to a Builder, which takes everything
-	f.endpoints(out)
-}
-
-// consequence says in words what follows from the action.
-func (t TrafficReport) consequence() string {
-	if t.Action != Forward.String() {
-		return t.Reason
-	}
-	text := map[string]string{"client": "the endpoint sees the client's address", "node": "the endpoint sees this node's address"}[t.Source]
-	if t.From == FromPod && !t.Internal {
-		text += "; this node cannot tell pods from clients outside the cluster"
-	}
-	return text
-}
-
-// endpoints writes the candidates, with a column for each class of traffic if they differ.
-func (f FrontendReport) endpoints(out *strings.Builder) {
-	var columns []TrafficReport
-	for _, t := range f.Traffic {
-		if !slices.ContainsFunc(columns, func(o TrafficReport) bool { return slices.Equal(o.Endpoints, t.Endpoints) }) {
-			columns = append(columns, t)
-		}
-	}
-	if len(columns) == 0 || len(columns[0].Endpoints) == 0 {
-		out.WriteString("  no EndpointSlice has an endpoint\n")
-		return
-	}
-	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head := []string{"  ENDPOINT", "POD", "NODE"}
-	for _, c := range columns {
-		class := map[bool]string{true: "INTERNAL TRAFFIC", false: "EXTERNAL TRAFFIC"}[c.Internal]
-		if len(columns) == 1 {
-			class = "NEW CONNECTIONS"
-		}
-		head = append(head, class)
-	}
-	fmt.Fprintln(tw, strings.Join(head, "\t"))
-	for i, e := range columns[0].Endpoints {
-		row := []string{"  " + e.Address, cmp.Or(e.Pod, "-"), cmp.Or(e.Node, "-")}
-		for _, c := range columns {
-			row = append(row, cmp.Or(c.Endpoints[i].Reason, "yes"))
-		}
-		fmt.Fprintln(tw, strings.Join(row, "\t"))
-	}
-	_ = tw.Flush()
-}
-
-// WriteTable implements output.Value.
-func (r Report) WriteTable(w io.Writer, _ bool) error {
-	_, err := r.WriteTo(w)
-	return err
 }

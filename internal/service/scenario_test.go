@@ -29,11 +29,8 @@ func TestScenarios(t *testing.T) {
 	for _, s := range scenarios(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			table := s.Table()
-			golden(t, s, "table", text(table))
+			golden(t, s, "table", table.String())
 			golden(t, s, "problems", problems(table))
-			if _, ok := s.Golden("explain"); ok {
-				golden(t, s, "explain", explained(t, s, table))
-			}
 			for _, p := range s.Packets {
 				got, ok := scenario.Predict(table, p)
 				if !ok && p.Want.Action != service.Reject {
@@ -60,27 +57,6 @@ func golden(t *testing.T, s *scenario.Scenario, name, got string) {
 		return
 	}
 	t.Errorf("%s differs (go test -update writes it)\n--- got\n%s--- want\n%s", name, got, want)
-}
-
-func text(t *service.Table) string {
-	var b strings.Builder
-	if _, err := t.WriteTo(&b); err != nil {
-		return err.Error()
-	}
-	return b.String()
-}
-
-// explained is the report on every Service of a scenario.
-func explained(t *testing.T, s *scenario.Scenario, table *service.Table) string {
-	t.Helper()
-	var b strings.Builder
-	for _, svc := range s.Services {
-		r := service.NewReport(svc, s.SlicesOf(svc.Name), s.Node, table.Entry(svc.Name), service.Origins())
-		if _, err := r.WriteTo(&b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return b.String()
 }
 
 func problems(t *service.Table) string {
@@ -113,8 +89,8 @@ func TestOrders(t *testing.T) {
 				}
 				got := state.Table()
 				shadow.follow(got)
-				if d := service.Diff(want, got); len(d) > 0 || text(want) != text(got) {
-					t.Fatalf("%s: %d changes\n--- got\n%s--- want\n%s", name, len(d), text(got), text(want))
+				if d := service.Diff(want, got); len(d) > 0 || want.String() != got.String() {
+					t.Fatalf("%s: %d changes\n--- got\n%s--- want\n%s", name, len(d), got.String(), want.String())
 				}
 				if a, b := problems(want), problems(got); a != b {
 					t.Fatalf("%s: problems\n--- got\n%s--- want\n%s", name, b, a)
@@ -139,7 +115,7 @@ func newShadow(t *testing.T) *shadow {
 // follow applies the difference to the next table and compares everything.
 func (s *shadow) follow(next *service.Table) {
 	s.t.Helper()
-	before := text(s.last)
+	before := s.last.String()
 	for _, c := range service.Diff(s.last, next) {
 		if (c.Old == nil) == (s.held[c.Key()] != nil) || c.Old != nil && !c.Old.Equal(s.held[c.Key()]) {
 			s.t.Fatalf("change of %v: old is %v, but %v is held", c.Key(), c.Old, s.held[c.Key()])
@@ -160,7 +136,7 @@ func (s *shadow) follow(next *service.Table) {
 	if n != len(s.held) {
 		s.t.Fatalf("the table has %d frontends, the changes made %d", n, len(s.held))
 	}
-	if after := text(s.last); after != before {
+	if after := s.last.String(); after != before {
 		s.t.Fatalf("an old table changed\n--- was\n%s--- is\n%s", before, after)
 	}
 	s.last = next

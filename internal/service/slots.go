@@ -54,26 +54,17 @@ func (c *compilation) limitSlots(endpoints int) int {
 		c.problem("TooManySlots", "%d endpoints in each of %d lists are more than %d in all; %d of them count %s", endpoints, c.lists, limit, c.slots, limitAdvice)
 		endpoints = c.slots
 	}
-	if most := c.maxTable(); c.balance == Maglev && MaglevSlots(endpoints) > most {
+	if c.balance == Maglev && MaglevSlots(endpoints) > c.slots {
 		if c.balance = SourceHash; c.node.Unsupported.Has(SourceHash) {
 			c.balance = Random
 		}
 		c.problem("TooManySlots", "Maglev's table of %d endpoints has %d slots, and each of the Service's %d lists may have %d; it is balanced by %v %s",
-			endpoints, MaglevSlots(endpoints), c.lists, most, c.balance, limitAdvice)
+			endpoints, MaglevSlots(endpoints), c.lists, c.slots, c.balance, limitAdvice)
 	}
 	if c.svc.Weighted && endpoints > MaxShares {
 		c.problem("TooManySlots", "the weights of %d endpoints do not count: they would need too many slots [at most %d endpoints can have weights]", endpoints, MaxShares)
 	}
 	return endpoints
-}
-
-// maxTable returns how large a list's Maglev table may be. A table is written at once, and all other changes
-// of the node wait for it; a load balancer outside has no tenants.
-func (c *compilation) maxTable() int {
-	if c.node.Outside {
-		return c.slots
-	}
-	return min(c.slots, 4093)
 }
 
 // scale makes weights smaller that need more slots than most, to at least 1, and the same where there are too
@@ -98,23 +89,6 @@ func scale(eps []Endpoint, most int) {
 	}
 }
 
-// slotsWeight returns how many slots there are at most to write where n endpoints of a list changed.
-func slotsWeight(n int, was, is []Endpoint, from, to Algorithm) int {
-	switch {
-	case from != to && (from == Maglev || to == Maglev), n > 0 && to == Maglev:
-		return max(n, MaglevSlots(len(is)))
-	case n > 0 && (weighted(was) || weighted(is)):
-		total := 0
-		for _, e := range is {
-			total += max(int(e.Weight), 1)
-		}
-		return max(n, min(total, MaxShares))
-	}
-	return n
-}
-
 // MaxShares is about how many slots a list has whose weights have no small common divisor: a share is exact to
 // 1/1024 of all. A change may write them all, at once, and lists of more endpoints have no weights.
 const MaxShares = 1024
-
-func weighted(eps []Endpoint) bool { return len(eps) > 0 && eps[0].Weight > 0 }

@@ -14,7 +14,7 @@ func TestEachCommand(t *testing.T) {
 	beside(t, 0)
 	elsewhere := map[string]string{ // whose output depends on the machine, or needs more than a lab has
 		"fairway doctor":   "../../internal/operate/doctor/testdata/report.table",
-		"fairway diff":     "../../internal/service/testdata/listing/diff.table", // in a lab that works there is no difference
+		"fairway diff":     "../../internal/command/inspect/testdata/listing/diff.table", // in a lab that works there is no difference
 		"fairway help":     "../../cmd/fairway/testdata/help/fairway.txt",
 		"fairway-lab help": "../cmd/fairway-lab/testdata/help/fairway-lab.txt",
 	}

@@ -1,10 +1,12 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,23 +24,37 @@ import (
 	"github.com/fairway-net/fairway/test/peers/process"
 )
 
-// TestUpgrade puts our agent in the place of one of a former release, and the former one
-// back: the real binary, under load. Flows go on, no new one is ever refused, and
-// of the program that left nothing remains in the kernel.
+// TestUpgrade replaces the agent of the commit before HEAD with ours, then goes back, then upgrades again: real
+// programs, under load. Open flows go on, no new flow is refused, and the program that left leaves nothing in the kernel.
+// FAIRWAY_UPGRADE_FROM names another commit or tag to upgrade from.
 func TestUpgrade(t *testing.T) {
-	former, err := filepath.Abs(filepath.Join("..", "..", "bin", "fairway-former"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(former); err != nil {
-		t.Skipf("there is no binary of a former release: %v (make bin/fairway-former builds it from the repository's history)", err)
-	}
+	previous := buildPrevious(t)
 	for _, mode := range []string{datapath.NFTables, datapath.IPTables, datapath.Userspace} {
-		t.Run(mode, func(t *testing.T) { upgrade(t, former, mode) })
+		t.Run(mode, func(t *testing.T) { upgrade(t, previous, mode) })
 	}
 }
 
-func upgrade(t *testing.T, former, mode string) {
+// buildPrevious builds the program of the commit to upgrade from, and returns its path. It skips the test if the
+// repository has no such commit: a clone of depth 1 has no history.
+func buildPrevious(t *testing.T) (program string) {
+	t.Helper()
+	commit := cmp.Or(os.Getenv("FAIRWAY_UPGRADE_FROM"), "HEAD~1")
+	if out, err := exec.Command("git", "rev-parse", "--verify", "--quiet", commit+"^{commit}").CombinedOutput(); err != nil {
+		t.Skipf("this clone has no commit %s to upgrade from: %v %s", commit, err, out)
+	}
+	dir := t.TempDir()
+	program = filepath.Join(dir, "bin", "fairway")
+	build := exec.Command("sh", "-ec", `git -C "$(git rev-parse --show-toplevel)" archive "$1" | tar -x -C "$2"
+		cd "$2" && go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=previous" -o "$3" ./cmd/fairway`,
+		"build", commit, dir, program)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build commit %s: %v\n%s", commit, err, out)
+	}
+	return program
+}
+
+func upgrade(t *testing.T, previous, mode string) {
 	o := &oracle{api: apiserver.New(), holds: objects{}}
 	o.api.Put(&networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{services4, services6}},
@@ -46,7 +62,7 @@ func upgrade(t *testing.T, former, mode string) {
 	o.api.Put(o.node(""))
 	o.putStable()
 	config := configured(podsKnown).file(t, mode)
-	tw := newTwin(t, o.api, "the former release", former, "agent", "--master", "http://"+apiPort, "--config", config)
+	tw := newTwin(t, o.api, "the previous version", previous, "agent", "--master", "http://"+apiPort, "--config", config)
 	n := &takenNode{t: t, tw: tw}
 	n.upToDate(tw.proc, mode)
 	before := n.objects()
@@ -70,7 +86,7 @@ func upgrade(t *testing.T, former, mode string) {
 	}
 	gap := watchGap(t, tw)
 
-	t.Log("the former release stops, ours starts")
+	t.Log("the previous version stops, ours starts")
 	if err := tw.proc.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +95,7 @@ func upgrade(t *testing.T, former, mode string) {
 	hold()
 	upgraded := n.objects()
 
-	t.Log("ours stops, the former release starts")
+	t.Log("ours stops, the previous version starts")
 	if err := ours.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +103,11 @@ func upgrade(t *testing.T, former, mode string) {
 	n.upToDate(tw.proc, mode)
 	hold()
 	if after := n.objects(); !slices.Equal(after, before) {
-		t.Errorf("the former release had %d sets, maps and chains, and has %d after ours was there:\n%s",
+		t.Errorf("the previous version had %d sets, maps and chains, and has %d after ours was there:\n%s",
 			len(before), len(after), strings.Join(changedNames(before, after), "\n"))
 	}
 
-	t.Log("the former release stops, ours starts again")
+	t.Log("the previous version stops, ours starts again")
 	if err := tw.proc.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +153,7 @@ func watchGap(t *testing.T, tw *twin) (end func() time.Duration) {
 	return end
 }
 
-// upToDate waits until an agent of ours, former or not, has synced.
+// upToDate waits until an agent of ours, of either version, has synced.
 func (n *takenNode) upToDate(p *process.Process, mode string) {
 	n.t.Helper()
 	n.until("the first pass of "+p.Name, p, func() bool {

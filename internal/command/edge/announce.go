@@ -16,19 +16,19 @@ import (
 
 // announce lets this machine announce the addresses that the kernel has rules for, if it is to. It
 // returns what says why it does not work.
-func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff func() string, lease edge.Lease, applied *proxy.Applied, registry prometheus.Registerer) (func() error, error) {
+func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff func() string, lease layer2.Lease, applied *proxy.Applied, registry prometheus.Registerer) (func() error, error) {
 	a := m.cfg.Announce
 	if a == nil { // a fence that is left would mute this machine for ever
 		return func() error { return nil }, fence.Remove(ctx)
 	}
-	source := edge.NewAnnounced(m.cfg, applied, lease)
+	source := edge.NewAnnounced(m.cfg, applied)
 	s := layer2.New(layer2.Config{
-		Log: m.log, Node: a.Name, Key: a.Key, Port: numbers.PortHeartbeat, Source: source,
+		Log: m.log, Node: a.Name, Key: a.Key, Port: numbers.PortHeartbeat, Source: source, Lease: lease,
 		Assigned: func(map[api.Name]layer2.Assignment) {}, Dead: func([]string) {},
 		Event: func(name api.Name, p api.Problem) {
 			m.log.Warn("an address is not announced", "service", name.String(), "problem", p.Message)
 		},
-		Metrics: layer2.NewMetrics(registry, a.Name), Unfit: cutOff, Stateless: m.cfg.Stateless(),
+		Metrics: layer2.NewMetrics(registry, a.Name), Excluded: cutOff, Stateless: m.cfg.Stateless(),
 	})
 	m.log.Info("this machine announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
 	g.Go(func() error { return source.Run(ctx) })

@@ -23,6 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/proxy"
@@ -172,7 +173,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	if err := m.route(ctx, g, cluster, registry); err != nil {
 		return err
 	}
-	lease := edge.Lease(edge.NoLease{})
+	var lease layer2.Lease // nil: three members need none
 	if a := m.cfg.Announce; a.NeedsLease() {
 		lease = kube.NewEdgeVote(client, a.LeaseNamespace, a.Name)
 	}

@@ -29,6 +29,6 @@ func diff(ctx context.Context, a *agent.Tool) (found output.Value, same bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	differ := service.Compare(dp.Info().Name, have.Table, want.Table)
+	differ := difference{service.Compare(dp.Info().Name, have.Table, want.Table)}
 	return differ, !differ.Any(), nil
 }

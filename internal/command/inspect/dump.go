@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 
@@ -43,7 +44,7 @@ func (q *dumpQuestion) run(ctx context.Context, e command.Env, format output.For
 	for _, dp := range all {
 		defer dp.Close()
 		if q.program {
-			if err := datapath.WriteProgram(e.Stdout, dp); err != nil {
+			if err := writeProgram(e.Stdout, dp.Info()); err != nil {
 				return err
 			}
 			continue
@@ -57,5 +58,14 @@ func (q *dumpQuestion) run(ctx context.Context, e command.Env, format output.For
 	if q.program {
 		return nil
 	}
-	return output.Write(e.Stdout, format, listing)
+	return output.Write(e.Stdout, format, dumped{listing})
+}
+
+// writeProgram writes the constant ruleset of a mode that has one.
+func writeProgram(w io.Writer, mode datapath.Info) error {
+	if mode.Program == "" {
+		return fmt.Errorf("mode %s has no constant program [leave out --program]", mode.Name)
+	}
+	_, err := io.WriteString(w, mode.Program)
+	return err
 }

@@ -67,8 +67,8 @@ func (e *explanation) addLoopback(addrs []netip.Addr) {
 }
 
 // WriteTable implements output.Value.
-func (e explanation) WriteTable(w io.Writer, wide bool) error {
-	if err := e.Report.WriteTable(w, wide); err != nil || len(e.Egress) == 0 {
+func (e explanation) WriteTable(w io.Writer, _ bool) error {
+	if err := writeReport(w, e.Report); err != nil || len(e.Egress) == 0 {
 		return err
 	}
 	fmt.Fprintln(w, "\nPackets of pods that leave the cluster:")

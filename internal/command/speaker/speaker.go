@@ -104,7 +104,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	registry.MustRegister(routes.Metrics())
 	standings := routes.Standings(events)
 	s := layer2.New(layer2.Config{
-		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
+		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source, Lease: source,
 		Assigned: func(all map[api.Name]layer2.Assignment) { statuses.Set(interfacesOf(all)) },
 		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
 		Owners:   owners.set, Granted: standings.SetGranted,
@@ -118,7 +118,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 			told.Set(peers)
 			metrics.SetBGP(addrs)
 		},
-		Passing: s.Passing(), Sessions: standings.SetSessions, RIB: rib.Of(rib.DefaultDir, o.node),
+		ForwardingReady: s.ForwardingReady(), Sessions: standings.SetSessions, RIB: rib.Of(rib.DefaultDir, o.node),
 	})
 	if err != nil {
 		return err

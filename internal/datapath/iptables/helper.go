@@ -59,10 +59,10 @@ func newHelper() *helper {
 	return &helper{table: t, watch: t.Watch()}
 }
 
-func (h *helper) program() *nft.Program {
-	return &nft.Program{
+func (h *helper) ruleset() *nft.Ruleset {
+	return &nft.Ruleset{
 		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", markChosen)},
-		Keep: func(chain string) bool {
+		DynamicChain: func(chain string) bool {
 			_, ok := recordingOf(chain)
 			return ok || slices.Contains(constantChains(), chain)
 		},
@@ -211,7 +211,7 @@ func number(reg, v uint32) expr.Any {
 	return &expr.Immediate{Register: reg, Data: binaryutil.NativeEndian.PutUint32(v)}
 }
 
-// writeConstantChains writes the rules of the chains that the program leaves empty.
+// writeConstantChains writes the rules of the chains that the ruleset leaves empty.
 func (h *helper) writeConstantChains(c *nftables.Conn) {
 	for _, name := range constantChains() {
 		c.FlushChain(c.AddChain(h.table.Chain(name)))
@@ -223,20 +223,20 @@ func (h *helper) writeConstantChains(c *nftables.Conn) {
 	h.rule(c, last, readPriority(savedReg), setMark(savedReg), number(savedReg, 0), setPriority(savedReg))
 }
 
-// load loads the program into the kernel; again loads it even if the kernel runs it. It writes the chains that look
-// clients up before the program leads packets to them: otherwise known clients would be taken for new clients during an
+// load loads the ruleset into the kernel; again loads it even if the kernel has it. It writes the chains that look
+// clients up before the ruleset leads packets to them: otherwise known clients would be taken for new clients during an
 // upgrade.
 func (h *helper) load(ctx context.Context, again bool) error {
-	found, err := h.table.Declare(ctx, h.program())
+	found, err := h.table.Declare(ctx, h.ruleset())
 	if err != nil || found == nft.Unchanged && !again {
 		return err
 	}
 	if err := h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) { h.writeConstantChains(c); return true, nil }, nil); err != nil {
 		return err
 	}
-	loaded, err := h.table.Load(ctx, h.program(), again)
+	loaded, err := h.table.Load(ctx, h.ruleset(), again)
 	if err == nil && loaded != nft.Unchanged {
-		err = h.table.Prune(ctx, h.program())
+		err = h.table.Prune(ctx, h.ruleset())
 	}
 	return err
 }

@@ -102,8 +102,6 @@ func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPTables, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin),
 		Protocols:  []api.Proto{api.TCP, api.UDP, api.SCTP},
-
-		WritesLists: true,
 	}}
 }
 

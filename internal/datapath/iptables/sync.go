@@ -192,7 +192,7 @@ func (d *Datapath) write(ctx context.Context, is4 bool, s *script) error {
 		restore := func() error { return d.restore(ctx, d.variant, is4, text) }
 		var err error
 		if d.variant == NFT { // the kernel counts each COMMIT as one change
-			err = d.helper.watch.Count(ctx, uint32(strings.Count(text, "COMMIT\n")), restore)
+			err = d.helper.watch.RunAsOurs(ctx, uint32(strings.Count(text, "COMMIT\n")), restore)
 		} else {
 			err = restore()
 		}

@@ -14,10 +14,10 @@ import (
 func CountAccess(dp datapath.Datapath) (reads, writes *int) {
 	d := dp.(*Datapath)
 	reads, writes = new(int), new(int)
-	d.rules = nftset.NewRuleset(datapath.IPVS, d.rules.Table, func(ctx context.Context) (*state, error) {
+	d.rules = nftset.NewSyncer(datapath.IPVS, d.rules.Table, func(ctx context.Context) (*state, error) {
 		*reads++
 		return d.read(ctx)
-	}, renamed(), nil)
+	})
 	d.genl.fail = func() error { *writes++; return nil }
 	return reads, writes
 }

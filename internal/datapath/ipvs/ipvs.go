@@ -47,7 +47,7 @@ type Datapath struct {
 	datapath.Tracked
 	cfg   Config
 	drain time.Duration
-	rules *nftset.Ruleset[*state]
+	rules *nftset.Syncer[*state]
 	genl  *genlConn
 
 	applied *service.Table // what the kernel holds; nil: unknown, read it
@@ -71,7 +71,7 @@ func New(cfg Config) (*Datapath, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Datapath{cfg: cfg, drain: cfg.Drain, genl: &genlConn{}, schedulers: map[string]bool{}}
-	d.rules = nftset.NewRuleset(datapath.IPVS, nft.New(tableName), d.read, renamed(), nil)
+	d.rules = nftset.NewSyncer(datapath.IPVS, nft.New(tableName), d.read)
 	var err error
 	if d.text, err = d.program().Text(tableName); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (d *Datapath) FailWrites(f func() error) {
 	d.genl.fail = f
 }
 
-func (d *Datapath) program() *nft.Program {
-	return &nft.Program{Source: rulesetText, Data: map[string]any{
+func (d *Datapath) program() *nft.Ruleset {
+	return &nft.Ruleset{Source: rulesetText, Data: map[string]any{
 		"Mark": fmt.Sprintf("%#x", d.cfg.Mark), "Own4": serverRange4, "Own6": serverRange6, "DropInvalid": !nftset.Liberal(),
 		"Affinity": durationClasses(), "OverflowPort": overflowPortNumber,
 	}}

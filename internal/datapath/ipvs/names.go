@@ -58,21 +58,13 @@ func serverNumber(a netip.Addr) uint32 {
 	return binary.BigEndian.Uint32(b[12:])
 }
 
-// Sets that only this mode has, and the set names of releases up to 16d7bce.
+// Sets that only this mode has.
 const (
 	servers                 nftset.Set = "servers"
 	serversExternal         nftset.Set = "servers-external"
 	nodeportServers         nftset.Set = "nodeport-servers"
 	nodeportServersExternal nftset.Set = "nodeport-servers-external"
 )
-
-func renamed() []nftset.Rename {
-	return nftset.RenamedSets(map[nftset.Set]nftset.Set{
-		"outside": nftset.FrontendsExternal, "nodeports-outside": nftset.NodeportsExternal,
-		"servers-outside": serversExternal, "nodeport-servers-outside": nodeportServersExternal,
-		"guarded": nftset.SourceRestricted, "sources": nftset.SourceRanges, "reserved": nftset.ClusterIPs,
-	})
-}
 
 // setsOf returns the maps that lead from a frontend to its verdict and to its virtual server.
 func setsOf(nodePort, external bool) (verdicts, virtual nftset.Set) {

@@ -20,11 +20,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// Session affinity. A Service port with affinity gets affinity IDs. Frontends of the port
-// share an ID if they have the same family and the same endpoints: all of the cluster, or
-// this node's only. The ID replaces the verdict ID in the packet's priority, with the
-// index of the affinity's duration in eight of its bits. Clients are remembered by the hash
-// of their address, which chooses one of a limited number of buckets of the ID:
+// Session affinity: a Service port with affinity gets affinity IDs. Frontends of the port share an ID if they have the
+// same family and the same endpoints: all endpoints of the cluster, or those of this node only. In the packet's priority
+// the affinity ID replaces the verdict ID. Eight of its bits are the index of the affinity's duration. The hash of a
+// client's address selects one of a limited number of buckets of the ID:
 //
 //	lb-random-3-affinity:  priority = affinity-ids4[frontend]
 //	                       dnat to affinity-buckets4[ID . bucket], else to a random endpoint
@@ -34,25 +33,25 @@ import (
 //	the first answer:      duration of affinity-pending[connection] vmap @affinity-confirms
 //	affinity-update-10800-confirmed: affinity-buckets4[ID . bucket] = endpoint, for 3 h
 //
-// So a Service with affinity costs elements of data only. Each duration in use has two
-// chains, and the hooks after dnat exist only while there are such chains.
+// So a Service with affinity costs elements only. Each duration in use has two chains. The hooks after dnat exist only
+// while a duration is in use.
 //
-// A bucket's entry lives as long as the affinity lasts and is renewed by every new
-// connection that is answered. A client always finds its bucket, however many there are:
-// those that share a bucket share an endpoint. So no client can take the place of another,
-// and a Service has at most its share of the map. Entries that lead to a removed endpoint
-// are deleted after the change, and once more a moment later, for packets that were in
-// flight. docs/decisions/0013-affinity-is-bounded.md says why.
+// The entry of a bucket lives for the duration of the affinity. Every new connection renews it when its first answer
+// comes. All clients of a bucket share its endpoint. So a client always has a bucket, no client evicts another one, and
+// each Service uses only its share of the map.
+//
+// Entries that lead to a removed endpoint are deleted after the change. Packets in flight may add such entries again, so
+// the next Check deletes them once more. docs/decisions/0013-affinity-is-bounded.md has the reasons.
 
-// An affinityID is a number in a range that no other packet priority uses: its highest
-// four bits are b. The next eight bits hold the duration, which is not part of the ID.
+// An affinityID is a number in a range that no other packet priority uses: its highest four bits are b (hexadecimal). In
+// a packet's priority the next eight bits hold the duration, which is not part of the ID.
 type affinityID uint32
 
 const (
 	affinityRange  affinityID = numbers.PriorityAffinity
 	affinityNumber affinityID = 0x000fffff
-	affinityMask              = 0xf0000000 | affinityNumber // the ID in a packet's priority
-	durationMask              = ^affinityNumber             // the duration in it, with the range
+	affinityMask              = 0xf0000000 | affinityNumber // the bits of the ID in a packet's priority
+	durationMask              = ^affinityNumber             // the bits of the range and of the duration
 	durationShift             = 20
 	maxDurations              = 256
 )
@@ -63,11 +62,11 @@ const affinityFew affinityID = 1 << 19
 // Few implements nftset.BucketNumber.
 func (i affinityID) Few() bool { return i&affinityFew != 0 }
 
-// unanswered is how long an entry lives until its connection is answered: long enough for
-// the slowest answer, and for connections that a client opens at the same time.
+// unanswered is the lifetime of an entry before the connection's first answer. It is long enough for the slowest answer,
+// and for connections that a client opens at the same time.
 const unanswered = time.Minute
 
-// An affinityOwner is what IDs are counted for: a Service and a family.
+// An affinityOwner is a Service and a family. Its number of IDs decides which IDs have few buckets.
 type affinityOwner struct {
 	service string
 	is4     bool
@@ -78,26 +77,26 @@ func (n affinityPortKey) owner() affinityOwner {
 	return affinityOwner{name, n.is4}
 }
 
-// A durationIndex stands for one of the durations in use.
+// A durationIndex is the index of a duration in state.durations.
 type durationIndex uint8
 
 // priority returns the packet priority that holds the ID and the duration.
-func (c durationIndex) priority(i affinityID) affinityID { return i | affinityID(c)<<durationShift }
+func (d durationIndex) priority(i affinityID) affinityID { return i | affinityID(d)<<durationShift }
 
-// An affinityPortKey is what an affinity ID belongs to.
+// An affinityPortKey identifies the owner of an affinity ID: a Service port, its family, and which endpoints.
 type affinityPortKey struct {
-	name  string
+	name  string // of the Service port
 	is4   bool
-	local bool // the routes have this node's endpoints only
+	local bool // only endpoints of this node
 }
 
-// An affinityPort is an affinity ID in use.
+// An affinityPort describes an affinity ID in use.
 type affinityPort struct {
 	portKey   affinityPortKey
-	frontends []service.Key // frontends that have it
+	frontends []service.Key // the frontends with the ID
 }
 
-// affinityIDOf returns the ID of a Service port. It assigns a new ID if there is none yet.
+// affinityIDOf returns the ID of a Service port. If the port has no ID, it gets one.
 func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 	if i, ok := s.affinityIDs[n]; ok {
 		return i
@@ -106,7 +105,7 @@ func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 	if s.affinityOwners[n.owner()] >= nftset.FullLists {
 		few = affinityFew
 	}
-	// There are more IDs than frontends, so an ID is always free.
+	// There are more IDs than frontends, so NextFree always finds one.
 	last := &s.lastAffinityID[few/affinityFew]
 	number, _ := lb.NextFree(uint32(*last), uint32(affinityFew-1), func(n uint32) bool { return s.affinityPorts[affinityRange|few|affinityID(n)] != nil })
 	s.registerAffinityID(n, affinityRange|few|affinityID(number))
@@ -114,7 +113,7 @@ func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 	return s.affinityIDs[n]
 }
 
-// registerAffinityID records which Service port an ID belongs to.
+// registerAffinityID records the owner of an ID.
 func (s *state) registerAffinityID(n affinityPortKey, i affinityID) {
 	s.affinityIDs[n] = i
 	s.affinityPorts[i] = &affinityPort{portKey: n}
@@ -123,19 +122,19 @@ func (s *state) registerAffinityID(n affinityPortKey, i affinityID) {
 	*last = max(*last, i&(affinityFew-1))
 }
 
-// durationIndexOf returns the index of a duration. It assigns a new index if there is none
-// yet. When all maxDurations indexes are in use, a duration shares the next longer one.
+// durationIndexOf returns the index of a duration. A new duration gets a free index. If no index is free, it shares the
+// next longer duration, or the longest if there is no longer one.
 func (s *state) durationIndexOf(seconds uint32) durationIndex {
 	free, nearest := -1, 0
-	for c, at := range s.durations {
+	for i, at := range s.durations {
 		best := s.durations[nearest]
 		switch {
 		case at == seconds:
-			return durationIndex(c)
+			return durationIndex(i)
 		case at == 0 && free < 0:
-			free = c
+			free = i
 		case at >= seconds && (best < seconds || at < best), at < seconds && best < seconds && at > best:
-			nearest = c
+			nearest = i
 		}
 	}
 	if free < 0 {
@@ -145,8 +144,8 @@ func (s *state) durationIndexOf(seconds uint32) durationIndex {
 	return durationIndex(free)
 }
 
-// comment is the comment of a frontend's affinity ID: the Service port, and how long a
-// client stays. A restart reads it back.
+// comment returns the comment of a frontend's affinity ID: the Service port and the duration. A restart reads the
+// comment.
 func (n affinityPortKey) comment(seconds uint32) string {
 	if n.local {
 		return fmt.Sprintf("%s %ds local", n.name, seconds)
@@ -172,7 +171,7 @@ func parseSeconds(text string) (uint32, error) {
 	return uint32(n), err
 }
 
-// affinityIDSet is the map of the affinity IDs of a kind of frontend.
+// affinityIDSet returns the map of the affinity IDs of a kind of frontend.
 func affinityIDSet(nodePort, external bool) nftset.Set {
 	switch {
 	case nodePort && external:
@@ -185,55 +184,55 @@ func affinityIDSet(nodePort, external bool) nftset.Set {
 	return affinityIDs
 }
 
-// trackAffinityID records that the frontend k uses i, or no longer uses it.
-func (s *state) trackAffinityID(i affinityID, k service.Key, has bool) {
-	st := s.affinityPorts[i]
-	if st == nil {
+// trackAffinityID records whether the frontend k uses the ID i.
+func (s *state) trackAffinityID(i affinityID, k service.Key, uses bool) {
+	port := s.affinityPorts[i]
+	if port == nil {
 		return
 	}
-	at := slices.Index(st.frontends, k)
+	at := slices.Index(port.frontends, k)
 	switch {
-	case has && at < 0:
-		st.frontends = append(st.frontends, k)
-	case !has && at >= 0:
-		st.frontends = slices.Delete(st.frontends, at, at+1)
+	case uses && at < 0:
+		port.frontends = append(port.frontends, k)
+	case !uses && at >= 0:
+		port.frontends = slices.Delete(port.frontends, at, at+1)
 	}
 }
 
-// addUpdateChains queues the chains of the durations that are in use for the first time.
+// addUpdateChains queues the chains of durations that are in use and have no chains.
 func (s *state) addUpdateChains(t *nft.Table, c *nftables.Conn) (queued bool, err error) {
-	for l, seconds := range s.durations {
-		if seconds == 0 || s.updateChains[durationIndex(l)] == seconds {
+	for i, seconds := range s.durations {
+		if seconds == 0 || s.updateChains[durationIndex(i)] == seconds {
 			continue
 		}
 		if len(s.updateChains) == 0 {
 			addAffinityHooks(t, c)
 		}
-		if err := addUpdateChain(t, c, durationIndex(l), seconds); err != nil {
+		if err := addUpdateChain(t, c, durationIndex(i), seconds); err != nil {
 			return true, err
 		}
-		s.updateChains[durationIndex(l)], queued = seconds, true
+		s.updateChains[durationIndex(i)], queued = seconds, true
 	}
 	return queued, nil
 }
 
-// delUpdateChains queues the removal of the chains that no frontend uses any more.
+// delUpdateChains queues the removal of chains of unused durations.
 func (s *state) delUpdateChains(t *nft.Table, c *nftables.Conn) (queued bool, err error) {
 	var used [maxDurations]bool
-	for _, st := range s.affinityPorts {
-		for _, k := range st.frontends {
+	for _, port := range s.affinityPorts {
+		for _, k := range port.frontends {
 			used[s.at(k).extraOrZero().duration] = true
 		}
 	}
-	for l, seconds := range s.updateChains {
-		if used[l] {
+	for i, seconds := range s.updateChains {
+		if used[i] {
 			continue
 		}
-		if err := delUpdateChain(t, c, l, seconds); err != nil {
+		if err := delUpdateChain(t, c, i, seconds); err != nil {
 			return true, err
 		}
-		delete(s.updateChains, l)
-		s.durations[l], queued = 0, true
+		delete(s.updateChains, i)
+		s.durations[i], queued = 0, true
 	}
 	if queued && len(s.updateChains) == 0 {
 		delAffinityHooks(t, c)
@@ -241,43 +240,42 @@ func (s *state) delUpdateChains(t *nft.Table, c *nftables.Conn) (queued bool, er
 	return queued, nil
 }
 
-// releaseAffinityIDs forgets the IDs that no frontend uses any more.
-func (s *state) releaseAffinityIDs(gone map[affinityID]bool) {
-	for i := range gone {
-		if st := s.affinityPorts[i]; st != nil && len(st.frontends) == 0 {
+// releaseAffinityIDs makes those of ids free that no frontend uses.
+func (s *state) releaseAffinityIDs(ids map[affinityID]bool) {
+	for i := range ids {
+		if port := s.affinityPorts[i]; port != nil && len(port.frontends) == 0 {
 			delete(s.affinityPorts, i)
-			if s.affinityOwners[st.portKey.owner()]--; s.affinityOwners[st.portKey.owner()] == 0 {
-				delete(s.affinityOwners, st.portKey.owner())
+			if s.affinityOwners[port.portKey.owner()]--; s.affinityOwners[port.portKey.owner()] == 0 {
+				delete(s.affinityOwners, port.portKey.owner())
 			}
-			if s.affinityIDs[st.portKey] == i {
-				delete(s.affinityIDs, st.portKey)
+			if s.affinityIDs[port.portKey] == i {
+				delete(s.affinityIDs, port.portKey)
 			}
 		}
 	}
 }
 
-// pruneAffinity deletes clients' entries that lead to an endpoint which their Service port
-// no longer has. It deletes entries of ids only or, if all is set, of every ID, also of IDs
-// that are not in use. It runs only at the start and when a port with affinity loses an endpoint: to
-// read entries takes long.
+// pruneAffinity deletes entries of clients that lead to endpoints which their Service port has lost. It deletes entries
+// of ids only. If all is set, it deletes entries of every ID, also of unused IDs. It runs only at the start and when a
+// port with affinity loses an endpoint, because it takes long to read the entries.
 func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, all bool) error {
 	if len(ids) == 0 && !all {
 		return nil
 	}
 	valid := map[affinityID]map[netip.AddrPort]bool{}
-	for i, st := range d.state.affinityPorts {
+	for i, port := range d.state.affinityPorts {
 		if !all && !ids[i] {
 			continue
 		}
 		valid[i] = map[netip.AddrPort]bool{}
-		for _, k := range st.frontends {
-			h := d.state.at(k)
-			more := h.extraOrZero()
-			if more.affinityID == i {
-				addEndpoints(valid[i], h.slots)
+		for _, k := range port.frontends {
+			f := d.state.at(k)
+			extra := f.extraOrZero()
+			if extra.affinityID == i {
+				addEndpoints(valid[i], f.slots)
 			}
-			if more.affinityIDExternal == i {
-				addEndpoints(valid[i], more.externalSlots)
+			if extra.affinityIDExternal == i {
+				addEndpoints(valid[i], extra.externalSlots)
 			}
 		}
 	}
@@ -285,7 +283,8 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 	if !all {
 		lists = slices.Collect(maps.Keys(valid))
 	}
-	return nftset.Prune(ctx, d.rules.Table, affinityBuckets.Name, lists, func(ws []nft.Write) error { return d.rules.Commit(ctx, nil, ws) }, func(e nft.Element, is4 bool) (bool, error) {
+	commit := func(ws []nft.Write) error { return d.syncer.Commit(ctx, nil, ws) }
+	return nftset.Prune(ctx, d.syncer.Table, affinityBuckets.Name, lists, commit, func(e nft.Element, is4 bool) (bool, error) {
 		if len(e.Key) < 4 {
 			return false, fmt.Errorf("affinity key has %d bytes", len(e.Key))
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// Names of the chains that record the endpoint of a client.
+// Names of the chains that record the endpoints of clients.
 const (
 	affinityChainPrefix = "affinity-update-"
 	affinityPrerouting  = affinityChainPrefix + "prerouting"
@@ -31,16 +31,16 @@ func affinityUpdateChain(seconds uint32, confirmed bool) string {
 	return name
 }
 
-// affinityHook finds new connections whose endpoint must be recorded, and the answers that
-// confirm it: the SYN ACK of TCP, the first packets of other protocols. Conntrack calls a
-// connection assured when it has seen more than that.
+// affinityHook returns the rules of a hook. The first finds new connections, whose endpoint must be recorded. The second
+// finds the answers that confirm an endpoint: the SYN ACK of TCP, or the first packets of other protocols. After more
+// packets conntrack calls the connection assured.
 //
 //	ct state new ct status dnat meta priority & 0xfff00000 vmap @affinity-updates
 //	ct direction reply ct state established ct status & (dnat | assured) == dnat \
 //	    meta priority set ct id map @affinity-pending meta priority & 0xfff00000 vmap @affinity-confirms
 func affinityHook() [][]expr.Any {
 	const directionReply, assured = 1, 1 << 2
-	lead := func(to string) []expr.Any {
+	dispatch := func(to string) []expr.Any {
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
 			masked(uint32(durationMask), 0),
@@ -52,11 +52,11 @@ func affinityHook() [][]expr.Any {
 		masked(expr.CtStateBitNEW, 0),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
 	}
-	first = append(append(first, translated()...), lead(affinityUpdates)...)
+	first = append(append(first, translated()...), dispatch(affinityUpdates)...)
 	answer := []expr.Any{
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{directionReply}},
-		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, // errors of ICMP are related
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, // leaves out ICMP errors, which are "related"
 		masked(expr.CtStateBitESTABLISHED, 0),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
@@ -66,31 +66,26 @@ func affinityHook() [][]expr.Any {
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: affinityPending},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1, SourceRegister: true},
 	}
-	return [][]expr.Any{first, append(answer, lead(affinityConfirms)...)}
+	return [][]expr.Any{first, append(answer, dispatch(affinityConfirms)...)}
 }
 
-// ipsDstNAT is a bit of "ct status", ctID the key of "ct id" (NFT_CT_ID).
+// ipsDstNAT is a bit of "ct status". ctID is the key of "ct id" (NFT_CT_ID).
 const (
 	ipsDstNAT = 1 << 5
 	ctID      = 23
 )
 
-// affinityPriority is the priority of the hooks that record endpoints. It is one higher than
-// in releases up to 16d7bce. During an upgrade both releases' hooks exist; the old hooks run
-// first and fill the old map, which migrate reads, until the rules are switched over.
-const affinityPriority = numbers.HookAffinity
-
 // addAffinityHooks queues the hooks that record endpoints.
 func addAffinityHooks(t *nft.Table, c *nftables.Conn) {
 	for name, hook := range map[string]*nftables.ChainHook{affinityPrerouting: nftables.ChainHookPrerouting, affinityOutput: nftables.ChainHookOutput} {
-		chain := addHook(t, c, name, hook, affinityPriority)
+		chain := addHook(t, c, name, hook, numbers.HookAffinity)
 		for _, rule := range affinityHook() {
 			c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
 		}
 	}
 }
 
-// addHook queues a chain, without rules, that sees packets at a hook.
+// addHook queues a base chain without rules.
 func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
 	chain := t.Chain(name)
 	chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeFilter, hook, &priority
@@ -99,7 +94,7 @@ func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHo
 	return chain
 }
 
-// translated is "ct status dnat".
+// translated returns "ct status dnat".
 func translated() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
@@ -116,20 +111,20 @@ func delAffinityHooks(t *nft.Table, c *nftables.Conn) {
 	}
 }
 
-// affinityUpdate is the rules of a chain that records a client's endpoint. They are for the
-// first packet of a connection or, with confirmed set, for the answer:
+// affinityUpdate returns the rules of a chain that records a client's endpoint: for the first packet of a connection, or
+// for the first answer if confirmed is set.
 //
 //	meta priority & 0x80000 == 0 add @affinity-buckets4 { (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 timeout 1m : ip daddr . th dport }
 //	(the same for IDs with few buckets, and for ip6)
 //	update @affinity-pending { ct id timeout 1m : meta priority }
 //
-// An answer has the client as its destination. It renews the entry, and ends what is pending.
-// A first packet does not: an entry that is confirmed must not become shorter.
+// The client is the destination of an answer. An answer renews the entry, and ends the entry in affinity-pending. A first
+// packet only adds an entry, because it must not shorten the life of a confirmed one.
 func affinityUpdate(seconds uint32, confirmed bool) (rules [][]expr.Any) {
 	const data = firstReg + 8
-	lasts, operation, pending := min(unanswered, time.Duration(seconds)*time.Second), uint32(unix.NFT_DYNSET_OP_ADD), unanswered
+	lifetime, operation, pending := min(unanswered, time.Duration(seconds)*time.Second), uint32(unix.NFT_DYNSET_OP_ADD), unanswered
 	if confirmed {
-		lasts, operation, pending = time.Duration(seconds)*time.Second, unix.NFT_DYNSET_OP_UPDATE, time.Second
+		lifetime, operation, pending = time.Duration(seconds)*time.Second, unix.NFT_DYNSET_OP_UPDATE, time.Second
 	}
 	for _, f := range families {
 		client, endpoint, port := f.saddr, f.daddr, uint32(2)
@@ -140,7 +135,7 @@ func affinityUpdate(seconds uint32, confirmed bool) (rules [][]expr.Any) {
 			rules = append(rules, append(f.bucket(few, client),
 				&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: endpoint, Len: f.size},
 				&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
-				&expr.Dynset{SrcRegKey: firstReg, SrcRegData: data, SetName: affinityBuckets.Name(f.is4), Operation: operation, Timeout: lasts},
+				&expr.Dynset{SrcRegKey: firstReg, SrcRegData: data, SetName: affinityBuckets.Name(f.is4), Operation: operation, Timeout: lifetime},
 			))
 		}
 	}
@@ -151,23 +146,23 @@ func affinityUpdate(seconds uint32, confirmed bool) (rules [][]expr.Any) {
 	}, clearPriority())
 }
 
-// bucket loads the key of a client's bucket, for IDs with or without the bit few: the ID, and
-// the hash of the address at that place of the network header.
+// bucket returns the expressions that load the key of a client's bucket: the ID, and the hash of the client's address.
+// They match only IDs whose bit affinityFew is equal to few. client is the offset of the address in the network header.
 func (f family) bucket(few affinityID, client uint32) []expr.Any {
-	is := append(f.family(),
+	match := append(f.family(),
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
 		masked(uint32(affinityFew), 0),
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: affinityData(few)},
 	)
-	return append(append(is, loadAffinityID()...),
+	return append(append(match, loadAffinityID()...),
 		&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: client, Len: f.size},
 		nftset.HashToBucket(hashReg, firstReg+1, f.size, few.Few()),
 	)
 }
 
-// addUpdateChain queues the chains of a duration, and the elements that lead there. They
-// reset the packet's priority.
-func addUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
+// addUpdateChain queues the two chains of a duration, and the elements that lead to them. The chains also clear the
+// packet's priority.
+func addUpdateChain(t *nft.Table, c *nftables.Conn, d durationIndex, seconds uint32) error {
 	for set, confirmed := range affinityMaps {
 		name := affinityUpdateChain(seconds, confirmed)
 		chain := c.AddChain(t.Chain(name))
@@ -176,7 +171,7 @@ func addUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uin
 			c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
 		}
 		if err := c.SetAddElements(t.Set(set), []nftables.SetElement{{
-			Key: affinityData(l.priority(affinityRange)), Comment: fmt.Sprintf("%ds", seconds),
+			Key: affinityData(d.priority(affinityRange)), Comment: fmt.Sprintf("%ds", seconds),
 			VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: name},
 		}}); err != nil {
 			return err
@@ -185,13 +180,13 @@ func addUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uin
 	return nil
 }
 
-// affinityMaps are the maps that lead to update chains, and whether those are for answers.
+// affinityMaps has the maps that lead to update chains. The value says whether those are for answers.
 var affinityMaps = map[string]bool{affinityUpdates: false, affinityConfirms: true}
 
 // delUpdateChain queues the inverse of addUpdateChain.
-func delUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
+func delUpdateChain(t *nft.Table, c *nftables.Conn, d durationIndex, seconds uint32) error {
 	for set, confirmed := range affinityMaps {
-		if err := c.SetDeleteElements(t.Set(set), []nftables.SetElement{{Key: affinityData(l.priority(affinityRange))}}); err != nil {
+		if err := c.SetDeleteElements(t.Set(set), []nftables.SetElement{{Key: affinityData(d.priority(affinityRange))}}); err != nil {
 			return err
 		}
 		chain := t.Chain(affinityUpdateChain(seconds, confirmed))
@@ -201,15 +196,15 @@ func delUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uin
 	return nil
 }
 
-// loadAffinityID puts the ID in the packet's priority into the first register.
+// loadAffinityID returns the expressions that load the affinity ID from the packet's priority to the first register.
 func loadAffinityID() []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1}, masked(uint32(affinityMask), 0)}
 }
 
 func affinityData(i affinityID) []byte { return nftset.Number(uint32(i)) }
 
-// affinityID makes the affinity ID of the frontend whose key is loaded the packet's priority, by way of a
-// register.
+// affinityID returns the expressions that set the packet's priority to the affinity ID of the frontend whose key is
+// loaded. They use register reg.
 func (f family) affinityID(v verdictID, reg uint32) []expr.Any {
 	from := affinityIDSet(v&verdictNodePort != 0, v&verdictExternal != 0)
 	return []expr.Any{
@@ -218,9 +213,9 @@ func (f family) affinityID(v verdictID, reg uint32) []expr.Any {
 	}
 }
 
-// affinityLookup is the lookup of a client's endpoint, for each family: one rule for the ID, and one for each
-// protocol and for IDs with many and with few buckets. The program nft cannot read what it
-// prints, as nft.Table.Declare needs, if a translated port has no protocol before it.
+// affinityLookup returns the rules that look up a client's endpoint. For each family one rule sets the ID. Then there is
+// one rule for each protocol, and for IDs with many and with few buckets. Each rule names its protocol: otherwise nft
+// cannot load its own listing of a translated port, which nft.Table.Declare needs.
 //
 //	meta priority set ip daddr . meta l4proto . th dport map @affinity-ids4
 //	meta l4proto tcp meta priority & 0x80000 == 0 dnat ip to (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 map @affinity-buckets4

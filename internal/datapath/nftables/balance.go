@@ -7,12 +7,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// A slot is one entry of a frontend's list: an endpoint, with its weight as the Table has
-// it. The zero slot should be filled and is not. There are as many as endpoints on all frontends, and
-// a list is made anew with each change of it: so it is small, and without a pointer for the garbage collector.
+// A slot is one entry of a frontend's list: an endpoint and its weight. The zero value is an empty slot.
+//
+// There are as many slots as endpoints of all frontends, and each change of a list allocates the list again. So a slot is
+// small and has no pointers, which the garbage collector would follow.
 type slot struct {
 	ip           [16]byte
-	bits         uint8 // of the address: 32, 128; 0: none
+	bits         uint8 // of the address: 32 or 128; 0: the slot is empty
 	port, weight uint16
 }
 
@@ -22,7 +23,7 @@ func newSlot(a netip.AddrPort, weight uint16) slot {
 
 func (s slot) filled() bool { return s.bits != 0 }
 
-// addr returns where the slot leads; an invalid address if it is not filled.
+// addr returns the endpoint in the slot, or an invalid address if the slot is empty.
 func (s slot) addr() netip.AddrPort {
 	switch s.bits {
 	case 32:
@@ -33,10 +34,10 @@ func (s slot) addr() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// fill returns the slots for endpoints, given the present slots. All lists but Maglev's
-// keep an endpoint in its slot, so that a change writes as many slots as endpoints changed.
+// fill returns the slots for endpoints, given the present slots. An endpoint keeps its slot, so that a change writes only
+// as many slots as endpoints changed. Only Maglev's lists are computed from the start.
 func fill(was []slot, all []service.Endpoint, balance service.Algorithm) []slot {
-	var list []int32
+	var list []int32 // the index in all of each slot's endpoint
 	if balance == service.Maglev {
 		list = lb.Maglev(all)
 	} else {

@@ -15,22 +15,22 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// Registers: a key is built from reg1 on, four bytes a register (NFT_REG32_xx).
-// reg1 is the 16-byte name of the first four, which nft itself writes.
+// Registers of four bytes (NFT_REG32_xx). A key begins in firstReg. reg1 has 16 bytes: the same bytes as the first four
+// registers.
 const (
 	reg1     = unix.NFT_REG_1
 	firstReg = unix.NFT_REG32_00
-	hashReg  = unix.NFT_REG32_12 // behind any key; the hash input needs four
+	hashReg  = unix.NFT_REG32_12 // behind the longest key; a hash needs four registers for its input
 )
 
-// family holds the differences between IPv4 and IPv6 in a rule.
+// family has the differences between IPv4 and IPv6 in a rule.
 type family struct {
 	is4        bool
 	nfproto    byte
-	saddr      uint32 // offset of the source in the network header
-	daddr      uint32
-	size       uint32 // of an address, in bytes
-	protoInNAT uint32 // the register of the port in the result of an endpoint lookup
+	saddr      uint32 // the offset of the source address in the network header
+	daddr      uint32 // the offset of the destination address
+	size       uint32 // the size of an address in bytes
+	protoInNAT uint32 // the register of the port after the lookup of an endpoint
 }
 
 var families = []family{
@@ -38,24 +38,24 @@ var families = []family{
 	{is4: false, nfproto: unix.NFPROTO_IPV6, saddr: 8, daddr: 24, size: 16, protoInNAT: firstReg + 4},
 }
 
-// A ruleWriter writes the chains of one program.
+// A ruleWriter writes the load-balancing chains.
 type ruleWriter struct {
-	mark  uint32
-	count bool // traffic is counted
+	mark  uint32 // the packet mark for masquerading
+	count bool   // count traffic
 }
 
-// addChain queues the chain for the verdict what, and the element that leads from h to it.
-// The comment of a chain for one frontend only has the verdict that it gives, for a restart.
-func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) error {
-	writeChain(t, c, h.chainName(), w.rules(what))
-	e := nftables.SetElement{Key: verdictData(h), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: h.chainName()}}
-	if h != what {
-		e.Comment = what.String()
+// addChain queues the chain of the verdict ID v, and the element that leads from v to it. verdict says what the chain
+// does. It differs from v only for dedicated chains. Their element has verdict as comment, which a restart reads.
+func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, v, verdict verdictID) error {
+	writeChain(t, c, v.chainName(), w.rules(verdict))
+	e := nftables.SetElement{Key: verdictData(v), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: v.chainName()}}
+	if v != verdict {
+		e.Comment = verdict.String()
 	}
 	return c.SetAddElements(t.Set(dispatchMap), []nftables.SetElement{e})
 }
 
-// writeChain queues a chain with these rules, in place of those that it has.
+// writeChain queues a chain with these rules. They replace the rules of an existing chain.
 func writeChain(t *nft.Table, c *nftables.Conn, name string, rules [][]expr.Any) {
 	chain := c.AddChain(t.Chain(name))
 	c.FlushChain(chain)
@@ -64,12 +64,14 @@ func writeChain(t *nft.Table, c *nftables.Conn, name string, rules [][]expr.Any)
 	}
 }
 
-// salt represents the rules that are written over netlink: they are part of the program's
-// version too.
+// salt represents the rules that are written over netlink, which are part of the version too.
 func (w ruleWriter) salt() string {
 	rules := slices.Concat(affinityHook(), affinityUpdate(100, false), affinityUpdate(100, true))
-	for _, h := range []verdictID{verdictMasqueradeAll | verdictAffinity | 1, verdictMasqueradeOffCluster | verdictNodePort | verdictSourceHash | 1, verdictExternal | verdictRoundRobin | 1, verdictDestHash | 1} {
-		rules = slices.Concat(rules, w.rules(h), dnat(h), affinityLookup(h))
+	for _, v := range []verdictID{
+		verdictMasqueradeAll | verdictAffinity | 1, verdictMasqueradeOffCluster | verdictNodePort | verdictSourceHash | 1,
+		verdictExternal | verdictRoundRobin | 1, verdictDestHash | 1,
+	} {
+		rules = slices.Concat(rules, w.rules(v), dnat(v), affinityLookup(v))
 	}
 	var all strings.Builder
 	for _, rule := range rules {
@@ -82,54 +84,54 @@ func (w ruleWriter) salt() string {
 }
 
 // delChain queues the inverse of addChain.
-func delChain(t *nft.Table, c *nftables.Conn, h verdictID) error {
-	if err := c.SetDeleteElements(t.Set(dispatchMap), []nftables.SetElement{{Key: verdictData(h)}}); err != nil {
+func delChain(t *nft.Table, c *nftables.Conn, v verdictID) error {
+	if err := c.SetDeleteElements(t.Set(dispatchMap), []nftables.SetElement{{Key: verdictData(v)}}); err != nil {
 		return err
 	}
-	c.FlushChain(t.Chain(h.chainName()))
-	c.DelChain(t.Chain(h.chainName()))
+	c.FlushChain(t.Chain(v.chainName()))
+	c.DelChain(t.Chain(v.chainName()))
 	return nil
 }
 
-// rules returns the rules of the chain for the verdict h. Only these rules are not in
-// ruleset.nft.tmpl: nft 1.0.6 cannot add, to an existing table, a rule which looks up an
-// address and a port of any protocol ("conflicting protocols: ip vs. th").
-func (w ruleWriter) rules(h verdictID) [][]expr.Any {
+// rules returns the rules of the chain for the verdict v. They are not in ruleset.nft.tmpl because of a bug in nft 1.0.6.
+// To an existing table it cannot add a rule that looks up an address and a port of any protocol: "conflicting protocols:
+// ip vs. th".
+func (w ruleWriter) rules(v verdictID) [][]expr.Any {
 	var rules [][]expr.Any
-	if h&verdictMasqueradeAll != 0 {
+	if v&verdictMasqueradeAll != 0 {
 		rules = append(rules, setMark(w.mark))
 	}
 	for _, f := range families {
-		if h&verdictIPv4Only != 0 && !f.is4 || h&verdictIPv6Only != 0 && f.is4 {
+		if v&verdictIPv4Only != 0 && !f.is4 || v&verdictIPv6Only != 0 && f.is4 {
 			continue
 		}
-		if h&verdictMasqueradeOffCluster != 0 {
+		if v&verdictMasqueradeOffCluster != 0 {
 			// ip saddr != @pods4 iifname != @pod-interfaces meta mark set meta mark | 0x4000
-			far := append(f.family(),
+			offCluster := append(f.family(),
 				&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
 				&expr.Lookup{SourceRegister: reg1, SetName: nftset.Pods.Name(f.is4), Invert: true},
 				&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1},
 				&expr.Lookup{SourceRegister: reg1, SetName: nftset.PodInterfaces, Invert: true},
 			)
-			rules = append(rules, append(far, setMark(w.mark)...))
+			rules = append(rules, append(offCluster, setMark(w.mark)...))
 		}
 		if w.count {
-			rules = append(rules, f.connection(h))
+			rules = append(rules, f.connection(v))
 		}
 	}
-	if h&verdictAffinity != 0 {
-		rules = append(rules, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: h.affinityChain()}})
+	if v&verdictAffinity != 0 {
+		rules = append(rules, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: v.affinityChain()}})
 	}
-	if by := h & verdictAlgorithm; by == verdictSourceHash || by == verdictDestHash {
+	if by := v & verdictAlgorithm; by == verdictSourceHash || by == verdictDestHash {
 		for _, f := range families {
-			rules = append(rules, append(f.family(), f.choose(h)...))
+			rules = append(rules, append(f.family(), f.choose(v)...))
 		}
 		return rules
 	}
-	return append(rules, families[0].choose(h))
+	return append(rules, families[0].choose(v))
 }
 
-// clearPriority is "meta priority set none".
+// clearPriority returns "meta priority set none".
 func clearPriority() []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: reg1, Data: []byte{0, 0, 0, 0}},
@@ -137,7 +139,7 @@ func clearPriority() []expr.Any {
 	}
 }
 
-// match is "meta nfproto ipv4".
+// family returns "meta nfproto ipv4", or the same for IPv6.
 func (f family) family() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1},
@@ -145,7 +147,7 @@ func (f family) family() []expr.Any {
 	}
 }
 
-// loadFrontend loads a frontend's key, and returns the first register behind it:
+// loadFrontend returns the expressions that load a frontend's key, and the first register behind the key:
 //
 //	ip daddr . meta l4proto . th dport
 //	           meta l4proto . th dport
@@ -161,29 +163,28 @@ func (f family) loadFrontend(nodePort bool) (load []expr.Any, next uint32) {
 	), reg + 2
 }
 
-// choose is one of
+// choose returns one of these rules. It selects a slot and goes to the chain that translates the packet (dnat.go).
 //
 //	meta priority set numgen random mod N offset O goto dnat
 //	meta priority set numgen inc mod N offset O goto dnat
 //	meta priority set jhash ip saddr mod N seed 1 offset O goto dnat
 //
-// The map of endpoints is looked up in the chain dnat, which all share: when a rule of a chain
-// looks up a map for the first time, the kernel walks all elements of the map, and a chain for a
-// number of slots may come with any change (16 ms for 250,000 endpoints).
-func (f family) choose(h verdictID) []expr.Any {
-	slots, offset := h.slots()
+// The rule itself must not look up the map of endpoints. When a rule binds a map, the kernel walks all elements of the
+// map: 16 ms for 250,000 endpoints. Any change may need a chain for a new number of slots.
+func (f family) choose(v verdictID) []expr.Any {
+	slots, offset := v.slots()
 	var rule []expr.Any
-	switch h & verdictAlgorithm {
+	switch v & verdictAlgorithm {
 	case verdictRoundRobin:
 		rule = append(rule, &expr.Numgen{Register: reg1, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL, Offset: offset})
 	case verdictSourceHash, verdictDestHash:
 		addr := f.saddr
-		if h&verdictAlgorithm == verdictDestHash {
+		if v&verdictAlgorithm == verdictDestHash {
 			addr = f.daddr
 		}
 		rule = append(rule,
 			&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: addr, Len: f.size},
-			// A seed, or the kernel takes a random one: every node and mode chooses the same.
+			// Without a seed the kernel takes a random one. All nodes and modes must choose the same endpoint.
 			&expr.Hash{SourceRegister: hashReg, DestRegister: reg1, Length: f.size, Modulus: slots, Seed: lb.HashSeed, Offset: offset, Type: expr.HashTypeJenkins},
 		)
 	default:
@@ -191,11 +192,11 @@ func (f family) choose(h verdictID) []expr.Any {
 	}
 	return append(rule,
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1, SourceRegister: true},
-		&expr.Verdict{Kind: expr.VerdictGoto, Chain: h.dnatChain()},
+		&expr.Verdict{Kind: expr.VerdictGoto, Chain: v.dnatChain()},
 	)
 }
 
-// setMark is "meta mark set meta mark | 0x4000".
+// setMark returns "meta mark set meta mark | 0x4000".
 func setMark(mark uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
@@ -204,7 +205,7 @@ func setMark(mark uint32) []expr.Any {
 	}
 }
 
-// masked is reg1 = reg1 & mask ^ xor.
+// masked returns reg1 = reg1 & mask ^ xor.
 func masked(mask, xor uint32) expr.Any {
 	return &expr.Bitwise{
 		SourceRegister: reg1, DestRegister: reg1, Len: 4,

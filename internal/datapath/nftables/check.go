@@ -10,44 +10,45 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
-// Check implements datapath.Datapath. If another program changed the tables of this node,
-// Check compares our chains and rules by their handles, and our elements one by one.
+// Check implements datapath.Datapath. If another program has changed a table of the node, it compares our chains and
+// rules by their hashes, and our elements one by one.
 func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	if err := d.pruneLate(ctx); err != nil {
 		return datapath.Drift{}, err
 	}
-	return d.rules.Check(ctx, nftset.Checks{Synced: d.table != nil, Forget: d.forget, Same: func(bool) (bool, error) {
+	same := func(bool) (bool, error) {
 		now, err := d.read(ctx)
 		return err == nil && d.state.equal(now), err
-	}})
+	}
+	return d.syncer.Check(ctx, nftset.Checks{Synced: d.table != nil, Forget: d.forget, Same: same})
 }
 
-// pruneLate removes what the last Sync could not: the affinity that packets recorded meanwhile.
+// pruneLate deletes entries of affinity that packets in flight have recorded during the last Sync.
 func (d *Datapath) pruneLate(ctx context.Context) error {
 	if d.table == nil || len(d.pruneAgain) == 0 {
 		return nil
 	}
-	if err := d.rules.Watch.Begin(ctx); err != nil {
+	if err := d.syncer.Watch.Begin(ctx); err != nil {
 		return err
 	}
 	if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
 		return err
 	}
 	d.pruneAgain = nil
-	return d.rules.Watch.End(ctx, false)
+	return d.syncer.Watch.End(ctx, false)
 }
 
-// equal reports whether s and o, which was read, describe the same kernel state. It ignores
-// use counts, which are not in the kernel.
+// equal reports whether s and o have the same elements and chains. o has been read from the kernel. equal ignores counts
+// of uses, which the kernel does not have.
 func (s *state) equal(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
-		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && maps.Equal(s.updateChains, o.confirms) && s.settings.equal(&o.settings) &&
-		s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
+		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && maps.Equal(s.updateChains, o.confirms) &&
+		s.settings.equal(&o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }
 
-func (f *nodeSettings) equal(o *nodeSettings) bool {
-	hosts := func(f *nodeSettings) []netip.Addr {
-		return slices.SortedFunc(slices.Values(f.hosts), netip.Addr.Compare)
+func (n *nodeSettings) equal(o *nodeSettings) bool {
+	hosts := func(n *nodeSettings) []netip.Addr {
+		return slices.SortedFunc(slices.Values(n.hosts), netip.Addr.Compare)
 	}
-	return f.table().Equal(o.table()) && slices.Equal(hosts(f), hosts(o))
+	return n.table().Equal(o.table()) && slices.Equal(hosts(n), hosts(o))
 }

@@ -10,16 +10,15 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Keys and data of elements, as the kernel stores them: each field of a concatenation is
-// in network byte order, padded to four bytes; numbers that are not packet fields (slots,
-// verdict IDs) are in host byte order.
+// The kernel stores keys and data of elements like this: each field of a concatenation is in network byte order and
+// padded to four bytes. Numbers that are not packet fields (slots, verdict IDs) are in host byte order.
 
-// slotKey is the key of an endpoint's element.
+// slotKey returns the key of an endpoint's element.
 func slotKey(front []byte, slot uint32) []byte {
 	return binary.NativeEndian.AppendUint32(append(make([]byte, 0, len(front)+4), front...), slot)
 }
 
-func verdictData(h verdictID) []byte { return nftset.Number(uint32(h)) }
+func verdictData(v verdictID) []byte { return nftset.Number(uint32(v)) }
 
 // parseVerdict is the inverse of verdictData.
 func parseVerdict(b []byte) (verdictID, error) {
@@ -36,11 +35,11 @@ func parseSlotKey(b []byte, is4, nodePort bool) (service.Key, uint32, error) {
 	return k, binary.NativeEndian.Uint32(b[len(b)-4:]), err
 }
 
-// loadBalancerWord is in the comment of a load balancer's address.
+// loadBalancerWord is a word in the comment of the address of a load balancer.
 const loadBalancerWord = "load-balancer"
 
-// comment is the comment of a frontend's element: its Service port, the algorithm unless it
-// is random, and whether the address is a load balancer's.
+// comment returns the comment of a frontend's element: the Service port, the algorithm unless it is random, and whether
+// the address is that of a load balancer.
 func (h *frontendState) comment() string {
 	text := h.name
 	if h.balance != service.Random {
@@ -66,7 +65,7 @@ func (h *frontendState) parseComment(text string) (err error) {
 	return nil
 }
 
-// weightComment is the comment of an endpoint's element: its weight, if it has one.
+// weightComment returns the comment of an endpoint's element: the weight, or "" if the endpoint has none.
 func weightComment(w uint16) string {
 	if w == 0 {
 		return ""

@@ -14,15 +14,15 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Counters. A frontend that rejects or drops packets has an element with a counter in
-// rejects or drops as long as it exists, so that no count is lost when it changes between
-// states. Other frontends have no counter, and cost nothing. If traffic is counted, every
-// frontend also has an element in connections and in traffic.
+// Counters: a frontend that rejects or drops packets has an element with a counter in the set rejects or drops. It keeps
+// the element as long as it exists, so that no count is lost when the frontend gets endpoints. Other frontends have no
+// counter, and cost nothing. If traffic is counted, every frontend also has an element in the sets connections and
+// traffic.
 //
 //	lb-random-3:  ip daddr . meta l4proto . th dport @connections4
 //	count:   ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept
 
-// A tally is a set of bits: what is counted for a frontend.
+// A tally is a set of bits. Each bit says that a frontend has an element with a counter in one of tallySets.
 type tally uint8
 
 const (
@@ -32,10 +32,10 @@ const (
 	tallyTraffic
 )
 
-// tallySets are the names of the sets, by bit.
+// tallySets has the name of the set of each bit.
 var tallySets = [...]nftset.Set{"rejects", "drops", "connections", "traffic"}
 
-// tallySet returns the set for a bit's frontends, and the key in it.
+// tallySet returns the set of a bit for the frontend k, and the key of k in this set.
 func tallySet(bit int, k service.Key) (name string, key []byte) {
 	s := tallySets[bit]
 	if k.Addr.Addr().IsUnspecified() {
@@ -44,7 +44,7 @@ func tallySet(bit int, k service.Key) (name string, key []byte) {
 	return s.Name(k.Addr.Addr().Is4()), nftset.FrontendKey(k)
 }
 
-// nodeportSet is a tally's set for NodePorts of both families.
+// nodeportSet returns the set of a tally for NodePorts of both families.
 func nodeportSet(s nftset.Set) string { return "nodeport-" + string(s) }
 
 func protoFamily(is4 bool) byte {
@@ -54,32 +54,32 @@ func protoFamily(is4 bool) byte {
 	return unix.NFPROTO_IPV6
 }
 
-// counted returns the tallies of h, given the tallies it had before.
-func (h *frontendState) counted(before tally, traffic bool) tally {
-	is := before & (tallyRejects | tallyDrops)
+// newTallies returns the tallies of a frontend, given its previous tallies.
+func (h *frontendState) newTallies(previous tally, traffic bool) tally {
+	all := previous & (tallyRejects | tallyDrops)
 	if h.entry == 0 {
 		return 0
 	}
-	more := h.extraOrZero()
-	for _, v := range [...]verdictID{h.internalVerdict(), more.external} {
+	extra := h.extraOrZero()
+	for _, v := range [...]verdictID{h.internalVerdict(), extra.external} {
 		switch v {
 		case verdictReject:
-			is |= tallyRejects
+			all |= tallyRejects
 		case verdictDrop:
-			is |= tallyDrops
+			all |= tallyDrops
 		}
 	}
-	if more.sources.Restricted {
-		is |= tallyDrops
+	if extra.sources.Restricted {
+		all |= tallyDrops
 	}
 	if traffic {
-		is |= tallyConnections | tallyTraffic
+		all |= tallyConnections | tallyTraffic
 	}
-	return is
+	return all
 }
 
 // tallies plans the elements with counters.
-func (p *changeset) tallies(k service.Key, was, is tally) {
+func (p *plan) tallies(k service.Key, was, is tally) {
 	for bit := range tallySets {
 		had, has := was>>bit&1 != 0, is>>bit&1 != 0
 		if had == has {
@@ -95,7 +95,7 @@ func (p *changeset) tallies(k service.Key, was, is tally) {
 	}
 }
 
-// tallies reads which frontends are counted.
+// tallies reads the tallies of all frontends.
 func (r *reader) tallies() {
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, _ nft.Element) {
@@ -104,7 +104,7 @@ func (r *reader) tallies() {
 	}
 }
 
-// counters calls f for each element of a tally.
+// counters calls f for each element in the sets of a tally's bit.
 func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 	for _, fam := range families {
 		r.Each(tallySets[bit].Name(fam.is4), func(e nft.Element) error {
@@ -133,7 +133,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count,
 	if d.state == nil {
 		return all, nil
 	}
-	r := reader{d.rules.Reader(ctx), nil}
+	r := reader{d.syncer.Reader(ctx), nil}
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, e nft.Element) {
 			h := d.state.frontends[k]
@@ -142,7 +142,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count,
 			}
 			name, err := api.ParsePortName(h.name)
 			if err != nil {
-				return // not a Service port; Sync repairs the element
+				return // another program wrote the name; Check finds the difference
 			}
 			c := all[name]
 			switch tally(1 << bit) {
@@ -165,10 +165,9 @@ func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count,
 	return all, nil
 }
 
-// connection counts a connection just before its translation.
-func (f family) connection(h verdictID) []expr.Any {
-	nodePort := h&verdictNodePort != 0
-	if !nodePort {
+// connection returns the rule that counts a connection just before its translation.
+func (f family) connection(v verdictID) []expr.Any {
+	if v&verdictNodePort == 0 {
 		front, _ := f.loadFrontend(false)
 		return append(append(f.family(), front...), &expr.Lookup{SourceRegister: firstReg, SetName: "connections" + f.digit()})
 	}
@@ -180,4 +179,5 @@ func (f family) connection(h verdictID) []expr.Any {
 	)
 }
 
+// digit returns the last character of the family's sets.
 func (f family) digit() string { return nftset.Set("").Name(f.is4) }

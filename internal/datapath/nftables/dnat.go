@@ -11,16 +11,16 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
-// Chains that the load-balancing chains share: those that look up large maps. There are few, each is written
-// when it is first needed, and stays.
+// This file writes the chains that look up large maps. All load-balancing chains share them. There are at most twelve.
+// Each is written when it is first needed, and stays.
 
-// sharedMask has the bits of a verdict that say which shared chains a load-balancing chain leads to.
+// sharedMask has the bits of a verdict that select the shared chains.
 const sharedMask = verdictNodePort | verdictExternal | verdictAffinity
 
-// shared returns what names the shared chains of a verdict that balances.
+// shared returns the bits of v that select its shared chains.
 func (v verdictID) shared() verdictID { return v & sharedMask }
 
-// sharedName appends the kind of frontend to the name of a shared chain.
+// sharedName returns the name of a shared chain for the kind of frontend.
 func (v verdictID) sharedName(name string) string {
 	if v&verdictNodePort != 0 {
 		name += "-nodeport"
@@ -31,7 +31,8 @@ func (v verdictID) sharedName(name string) string {
 	return name
 }
 
-// dnatChain returns the name of the chain that translates to the slot in the packet's priority.
+// dnatChain returns the name of the chain that translates a packet to the endpoint in a slot. The packet's priority has
+// the number of the slot.
 func (v verdictID) dnatChain() string {
 	name := v.sharedName(lbChainPrefix + "dnat")
 	if v&verdictAffinity != 0 {
@@ -40,11 +41,10 @@ func (v verdictID) dnatChain() string {
 	return name
 }
 
-// affinityChain returns the name of the chain that translates to the endpoint that a client had
-// before.
+// affinityChain returns the name of the chain that translates a packet to the endpoint that the client had before.
 func (v verdictID) affinityChain() string { return v.sharedName(lbChainPrefix + "affinity") }
 
-// sharedChains returns the names of the shared chains that a verdict leads to.
+// sharedChains returns the names of the shared chains of a verdict.
 func (v verdictID) sharedChains() []string {
 	if v&verdictAffinity == 0 {
 		return []string{v.dnatChain()}
@@ -60,14 +60,16 @@ func addShared(t *nft.Table, c *nftables.Conn, v verdictID) {
 	}
 }
 
-// dnat is the rules of the chain dnatChain, for each family
+// dnat returns the rules of the chain dnatChain. For each family:
 //
 //	meta priority set none dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints4
 //	meta priority set O dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints4
 //
-// In the first, the key is loaded before the priority is cleared, or is set to the affinity ID again, whatever
-// nft lists first. The second lookup is for a packet that meets a change: the first slot, O, exists as long as there is any endpoint.
-// With affinity, a third is for one whose frontend has just lost its ID.
+// The first rule loads the key with the slot before it clears the priority, although nft lists the rule in another order.
+// With affinity it sets the priority to the affinity ID instead.
+//
+// The second rule is for a packet whose slot has just been deleted. It looks up the first slot, O, which exists as long as
+// there is any endpoint. With affinity, a third rule is for a packet whose frontend has just lost its ID.
 func dnat(v verdictID) (rules [][]expr.Any) {
 	_, offset := v.slots()
 	nodePort := v&verdictNodePort != 0
@@ -77,18 +79,18 @@ func dnat(v verdictID) (rules [][]expr.Any) {
 		rule := func(before, after []expr.Any) []expr.Any {
 			return slices.Concat(f.family(), before, load, after, f.endpoint(nodePort))
 		}
-		clear, first := setPriority(0), setPriority(offset)
+		none, firstSlot := setPriority(0), setPriority(offset)
 		if v&verdictAffinity != 0 {
-			again := append(f.affinityID(v, hashReg), front...)
-			rules = append(rules, rule(nil, again), rule(first, again), rule(first, clear))
+			setID := append(f.affinityID(v, hashReg), front...)
+			rules = append(rules, rule(nil, setID), rule(firstSlot, setID), rule(firstSlot, none))
 		} else {
-			rules = append(rules, rule(nil, clear), rule(first, clear))
+			rules = append(rules, rule(nil, none), rule(firstSlot, none))
 		}
 	}
 	return rules
 }
 
-// setPriority sets the packet's priority, by way of a register behind any key.
+// setPriority returns the expressions that set the packet's priority to n. They use a register behind the longest key.
 func setPriority(n uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: hashReg, Data: nftset.Number(n)},
@@ -96,27 +98,28 @@ func setPriority(n uint32) []expr.Any {
 	}
 }
 
-// endpoint translates to the endpoint of the slot whose key is loaded.
+// endpoint returns the expressions that translate a packet to the endpoint whose key is loaded.
 func (f family) endpoint(nodePort bool) []expr.Any {
-	from := endpoints
+	set := endpoints
 	if nodePort {
-		from = nodeportEndpoints
+		set = nodeportEndpoints
 	}
 	return []expr.Any{
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
+		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: set.Name(f.is4)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
 	}
 }
 
-// What nft lists of a chain dnat before "dnat", and of the type of a map of endpoints.
+// Parts of nft's listing: the begin of a rule of dnat, and the type of a map of endpoints.
 var (
 	listedDNAT      = regexp.MustCompile(`(?m)meta priority set (?:none|[^{}\n]* map @affinity-ids\S*) dnat ip`)
 	listedEndpoints = regexp.MustCompile(`(?m)^\t(map (?:nodeport-)?endpoints[46] \{\n\t\ttypeof .*) numgen random mod 65536 :`)
 )
 
-// loadable is nft.Program.Loadable: the copy of a former program neither clears the priority nor
-// records clients, and its maps have the type of a priority.
-func loadable(listed string) string {
-	listed = listedDNAT.ReplaceAllString(listed, "dnat ip")
-	return listedEndpoints.ReplaceAllString(listed, "\t$1 meta priority :")
+// fixListing implements nft.Ruleset.FixListing. nft lists that a rule of dnat sets the priority before it loads the slot,
+// so the copy does not set the priority. The copy does not need this, because it records no clients. Its maps of endpoints
+// have the type of a priority, because nft refuses the listed lookup otherwise.
+func fixListing(listing string) string {
+	listing = listedDNAT.ReplaceAllString(listing, "dnat ip")
+	return listedEndpoints.ReplaceAllString(listing, "\t$1 meta priority :")
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements datapath.Datapath. It reads everything.
+// Explain implements datapath.Datapath. It reads the whole table from the kernel.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	return d.rules.Explain(ctx, k)
+	return d.syncer.Explain(ctx, k)
 }
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	return d.rules.Adopt(ctx, d.table == nil, (*state).table)
+	return d.syncer.Adopt(ctx, d.table == nil, (*state).table)
 }
 
-// table translates the kernel's state.
+// table translates the state to a Table.
 func (s *state) table() (*service.Table, error) {
 	var all []*service.Frontend
 	for k, h := range s.frontends {
@@ -37,8 +37,8 @@ func (s *state) table() (*service.Table, error) {
 	return service.NewTable(s.settings.table(), all), nil
 }
 
-// frontend translates the kernel's state of k. Endpoints that no frontend leads to have no
-// effect, so they are not part of the table.
+// frontend translates the state of one frontend. It returns nil if the frontend has no verdict: endpoints that no verdict
+// leads to have no effect.
 func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, error) {
 	if h.internalVerdict() == 0 {
 		return nil, nil
@@ -47,33 +47,33 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", k, err)
 	}
-	more := h.extraOrZero()
+	extra := h.extraOrZero()
 	internal := s.route(h.internalVerdict(), h.slots)
-	internal.Local = more.local && internal.Action == service.Forward
+	internal.Local = extra.local && internal.Action == service.Forward
 	f := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: name, Internal: internal, External: internal,
 		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Balance: h.balance, LoadBalancer: h.loadBalancer,
-		Affinity: time.Duration(more.seconds) * time.Second,
+		Affinity: time.Duration(extra.seconds) * time.Second,
 	}
 	if h.entry != verdictPolicyCheck {
 		return f, nil
 	}
-	f.Sources = more.sources.Prefixes()
-	if more.external != 0 {
-		f.External = s.route(more.external, more.externalSlots)
-		f.External.Local = more.localExternal && f.External.Action == service.Forward
+	f.Sources = extra.sources.Prefixes()
+	if extra.external != 0 {
+		f.External = s.route(extra.external, extra.externalSlots)
+		f.External.Local = extra.localExternal && f.External.Action == service.Forward
 	}
 	return f, nil
 }
 
-// route translates a verdict ID and its slots. The ID says how many slots are endpoints.
-func (s *state) route(h verdictID, slots []slot) *service.Route {
-	if h.isDedicated() {
-		h = s.verdictOf(h)
+// route translates a verdict ID and its slots. The ID says how many of the slots are in use.
+func (s *state) route(v verdictID, slots []slot) *service.Route {
+	if v.isDedicated() {
+		v = s.verdictOf(v)
 	}
-	r := nftset.VerdictID(h).Route()
-	n, _ := h.slots()
-	if !h.balances() || n == 0 {
+	r := nftset.VerdictID(v).Route()
+	n, _ := v.slots()
+	if !v.balances() || n == 0 {
 		return r
 	}
 	for _, at := range slots[:min(int(n), len(slots))] {
@@ -90,7 +90,7 @@ func (s *state) route(h verdictID, slots []slot) *service.Route {
 // Cleanup implements datapath.Datapath.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.forget()
-	if err := d.rules.Table.Delete(ctx); err != nil {
+	if err := d.syncer.Table.Delete(ctx); err != nil {
 		return fmt.Errorf("clean up nftables: %w", err)
 	}
 	return nil

@@ -25,18 +25,18 @@ func (h *frontendState) explain(k service.Key) (all []datapath.Object) {
 	element := func(s nftset.Set, text string) {
 		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + s.Name(is4), Text: text})
 	}
-	leads := func(s nftset.Set, to verdictID) {
-		if to != 0 {
-			element(s, fmt.Sprintf("%s : %v", key, to))
+	policy := func(s nftset.Set, v verdictID) {
+		if v != 0 {
+			element(s, fmt.Sprintf("%s : %v", key, v))
 		}
 	}
 	element(entry, fmt.Sprintf("%s comment %q : %v", key, h.comment(), h.entry))
 	extra := h.extraOrZero()
-	leads(in, extra.internal)
-	leads(out, extra.external)
-	for _, to := range h.verdicts() {
-		if to != 0 {
-			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + tableName + " " + to.chainFor(k)})
+	policy(in, extra.internal)
+	policy(out, extra.external)
+	for _, v := range h.verdicts() {
+		if v != 0 {
+			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + tableName + " " + v.chainFor(k)})
 		}
 	}
 	for i, list := range [...][]slot{h.slots, extra.externalSlots} {
@@ -49,8 +49,8 @@ func (h *frontendState) explain(k service.Key) (all []datapath.Object) {
 	return all
 }
 
-// chainFor returns the name of the chain that a verdict leads packets for k to. Those of
-// policy checks are in the program, one for each kind of frontend and family.
+// chainFor returns the name of the chain that a verdict leads packets for k to. The chains for policy checks are in
+// ruleset.nft.tmpl: one for each kind of frontend and family.
 func (v verdictID) chainFor(k service.Key) string {
 	if v != verdictPolicyCheck {
 		return v.chainName()

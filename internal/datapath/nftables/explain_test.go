@@ -34,7 +34,7 @@ func TestExplainChains(t *testing.T) {
 		if _, err := d.Sync(t.Context(), service.NewTable(service.Settings{}, all)); err != nil {
 			return err
 		}
-		there, err := d.rules.Table.Chains(t.Context())
+		there, err := d.syncer.Table.Chains(t.Context())
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func TestGolden(t *testing.T) {
 func (d *Datapath) elements(table *service.Table) string {
 	d.state = newState()
 	j := syncJob{Datapath: d, stats: &datapath.Stats{Full: true}, shrunk: map[affinityID]bool{}}
-	var p changeset
+	var p plan
 	settings := nodeSettingsOf(table.Settings)
 	p.settings(&nodeSettings{}, &settings)
 	var changes []service.Change
@@ -47,7 +47,7 @@ func (d *Datapath) elements(table *service.Table) string {
 	for v := range d.state.chainUses {
 		lines = append(lines, fmt.Sprintf("chain %s, verdict %v\n", v.chainName(), v))
 	}
-	for _, w := range slices.Concat(j.shared.writes(), p.writes()) {
+	for _, w := range slices.Concat(j.addresses.writes(), p.writes()) {
 		lines = append(lines, w.String()+"\n")
 	}
 	slices.Sort(lines)

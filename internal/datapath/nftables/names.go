@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// Names of kernel objects. ruleset.nft.tmpl says what its sets and maps are for.
+// Names of kernel objects. ruleset.nft.tmpl explains its sets and maps.
 const (
 	tableName        = numbers.TableNFTables
 	dispatchMap      = "dispatch"
@@ -22,9 +22,8 @@ const (
 // lbChainPrefix begins the names of the load-balancing chains.
 const lbChainPrefix = "lb-"
 
-// writtenChain reports whether a chain is written over netlink when it is first needed:
-// "lb-random-3", "lb-rr-7", "affinity-update-10800".
-func writtenChain(chain string) bool {
+// isDynamicChain reports whether a chain is written over netlink: "lb-random-3", "lb-rr-7", "affinity-update-10800".
+func isDynamicChain(chain string) bool {
 	return strings.HasPrefix(chain, lbChainPrefix) || strings.HasPrefix(chain, affinityChainPrefix)
 }
 
@@ -42,8 +41,8 @@ const (
 	affinityBuckets              nftset.Set = "affinity-buckets"
 )
 
-// A verdictID says what happens to a packet. It is the data of the frontends' maps and the
-// key of the map dispatch. ruleset.nft.tmpl explains its bits. Zero means "no element".
+// A verdictID says what happens to a packet. It is the data of the maps of frontends, and the key of the map dispatch.
+// ruleset.nft.tmpl explains its bits. 0 means "no element".
 type verdictID uint32
 
 const (
@@ -52,28 +51,28 @@ const (
 	verdictExternal                       = verdictID(nftset.ForExternal)
 	verdictNodePort                       = verdictID(nftset.ForNodePort)
 	verdictAffinity             verdictID = 16 << 16
-	verdictAlgorithm            verdictID = 0x60 << 16 // these bits are one of:
+	verdictAlgorithm            verdictID = 0x60 << 16 // the bits of the algorithm: 0 (random) or one of
 	verdictRoundRobin           verdictID = 0x20 << 16
 	verdictSourceHash           verdictID = 0x40 << 16
 	verdictDestHash             verdictID = 0x60 << 16
-	verdictIPv4Only             verdictID = 0x100 << 16 // a chain for one family
+	verdictIPv4Only             verdictID = 0x100 << 16 // the chain has rules for one family only
 	verdictIPv6Only             verdictID = 0x200 << 16
 	verdictMajor                verdictID = 0xffff << 16
-	verdictDedicated            verdictID = 0xe000 << 16 // a chain for one frontend only; the other 28 bits number it
+	verdictDedicated            verdictID = 0xe000 << 16 // a dedicated chain: the other 28 bits are its number
 	verdictDedicatedMask        verdictID = 0xf000 << 16
 	verdictReject                         = verdictID(nftset.Reject)
 	verdictDrop                           = verdictID(nftset.Drop)
 	verdictPolicyCheck          verdictID = 0xf000<<16 | 3
 )
 
-// maxSlots is how many slots a list can have: minor has 16 bits.
+// maxSlots is the largest number of slots in a list. It fits into the 16 bits of minor.
 const maxSlots = lb.MaxSlots
 
-// externalOffset is the first slot of the list for external clients.
+// externalOffset is the number of the first slot in the list for external clients.
 const externalOffset = 65536
 
-// verdictFor translates a route that has the given number of slots. external selects the
-// list for external clients.
+// verdictFor returns the verdict of a route with the given number of slots. external selects the list for external
+// clients.
 func verdictFor(r *service.Route, balance service.Algorithm, slots int, nodePort, external, affinity bool) verdictID {
 	forward, forwards := nftset.VerdictFor(r, nodePort, external)
 	v := verdictID(forward)
@@ -95,7 +94,7 @@ func verdictFor(r *service.Route, balance service.Algorithm, slots int, nodePort
 	return v
 }
 
-// isDedicated reports whether v leads to a chain that serves one frontend only.
+// isDedicated reports whether v leads to a dedicated chain, which serves one frontend only.
 func (v verdictID) isDedicated() bool { return v&verdictDedicatedMask == verdictDedicated }
 
 // balances reports whether v leads to a load-balancing chain.
@@ -103,7 +102,7 @@ func (v verdictID) balances() bool {
 	return v != 0 && v&verdictDedicatedMask != verdictReject&verdictDedicatedMask
 }
 
-// slots returns the number of slots that v balances over, and the first slot.
+// slots returns the number of slots that v balances over, and the number of the first slot.
 func (v verdictID) slots() (n, offset uint32) {
 	if v&verdictExternal != 0 {
 		offset = externalOffset
@@ -134,7 +133,9 @@ func (v verdictID) chainName() string {
 	case v.isDedicated():
 		return fmt.Sprintf("%srr-%d", lbChainPrefix, v&^verdictDedicatedMask)
 	}
-	algorithm := map[verdictID]string{0: "random", verdictRoundRobin: "rr-shared", verdictSourceHash: "source", verdictDestHash: "dest"}[v&verdictAlgorithm]
+	algorithm := map[verdictID]string{
+		0: "random", verdictRoundRobin: "rr-shared", verdictSourceHash: "source", verdictDestHash: "dest",
+	}[v&verdictAlgorithm]
 	name := fmt.Sprintf("%s%s-%d", lbChainPrefix, algorithm, v&^verdictMajor)
 	for _, bit := range [...]struct {
 		verdict verdictID

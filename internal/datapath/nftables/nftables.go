@@ -1,21 +1,22 @@
-// Package nftables is the datapath that uses nf_tables.
+// Package nftables is the datapath of mode nftables.
 //
-//	Table ─ Diff ─→ changes ─ render ─→ frontendState ─ changeset ─→ writes ─ Commit ─→ kernel
+//	Table ─ Diff ─→ changes ─ render ─→ frontendState ─ plan ─→ Writes ─ Commit ─→ kernel
 //	                             ↑                                                       │
 //	                             └─────────── state ←───────── read (first, or after an error)
 //
-// The program (ruleset.nft.tmpl) is constant; it is loaded as text once per version and
-// defines the path of a packet. A Service is a handful of elements of its maps, so that the
-// cost of a change depends on its size only, with ten Services or fifty thousand.
+// The ruleset (ruleset.nft.tmpl) is constant and defines the path of a packet. It is loaded as text, once per version. A
+// Service is a handful of elements of its maps. So the cost of a change depends on the size of the change only, with ten
+// Services or fifty thousand.
 //
-// It hides how a Table is laid out in those maps. It promises, beyond the contract in
-// package datapath, that an endpoint which stays keeps its slot (except with Maglev),
-// that between two transactions of one Sync every frontend is complete, that another
-// version takes over with all elements in place, and that it touches nothing but its
-// own table, inet fairway.
+// The package encapsulates the layout of a Table in those maps. In addition to the contract of package datapath it
+// promises:
+//   - An endpoint that stays keeps its slot, except with Maglev.
+//   - Between two transactions of a Sync every frontend is complete.
+//   - Another version takes over the elements in place.
+//   - It changes only its own table, inet fairway.
 //
-// It needs the program nft once, at the first Sync of a new version, and a kernel of
-// 5.13 or later (reject in prerouting, concatenated data in maps).
+// It needs the program nft at the first Sync of a new version, and Linux 5.13 or later for reject in prerouting and for
+// concatenated data in maps.
 package nftables
 
 import (
@@ -36,25 +37,24 @@ const DefaultMark = numbers.MarkMasquerade
 
 // Config configures the datapath. The zero value works.
 type Config struct {
-	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
+	// Mark is the bit of the packet mark that means "masquerade". 0: DefaultMark.
 	Mark uint32
-	// CountTraffic counts connections, packets and bytes for each Service port, which
-	// costs each connection and each packet some lookups. Rejects and drops are counted
-	// always.
+	// CountTraffic counts connections, packets and bytes of each Service port. This costs some lookups for each
+	// connection and each packet. Rejects and drops are always counted.
 	CountTraffic bool
 }
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	datapath.Tracked
-	program    *nft.Program
-	text       string // the program for people
+	ruleset    *nft.Ruleset
+	text       string // the ruleset as text, for Info
 	writer     ruleWriter
-	count      bool // traffic is counted
-	rules      *nftset.Ruleset[*state]
-	table      *service.Table      // what the kernel holds; nil: unknown, read it
-	state      *state              // the same, as elements
-	pruneAgain map[affinityID]bool // affinity IDs to prune once more at the next Check
+	count      bool // count traffic
+	syncer     *nftset.Syncer[*state]
+	table      *service.Table      // the table in the kernel; nil: unknown, the next Sync reads the kernel
+	state      *state              // the same as elements
+	pruneAgain map[affinityID]bool // the affinity IDs that the next Check prunes
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -62,25 +62,26 @@ var _ datapath.Datapath = (*Datapath)(nil)
 //go:embed ruleset.nft.tmpl
 var rulesetText string
 
-// New returns a datapath. It does not touch the kernel.
+// New returns a datapath. It does not access the kernel.
 func New(cfg Config) (*Datapath, error) {
 	if cfg.Mark == 0 {
 		cfg.Mark = DefaultMark
 	}
 	d := &Datapath{writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
-	d.program = &nft.Program{
+	d.ruleset = &nft.Ruleset{
 		Source: rulesetText,
 		Data: map[string]any{
-			"Mark": fmt.Sprintf("%#x", cfg.Mark), "Reject": verdictReject, "Drop": verdictDrop, "PolicyCheck": verdictPolicyCheck,
+			"Mark":   fmt.Sprintf("%#x", cfg.Mark),
+			"Reject": verdictReject, "Drop": verdictDrop, "PolicyCheck": verdictPolicyCheck,
 			"ExternalOffset": externalOffset, "DropInvalid": true,
 			"Count": cfg.CountTraffic, "Protocols": []string{"tcp", "udp", "sctp"},
 		},
-		Salt: d.writer.salt(),
-		Keep: writtenChain, Loadable: loadable,
+		Salt:         d.writer.salt(),
+		DynamicChain: isDynamicChain, FixListing: fixListing,
 	}
-	d.rules = nftset.NewRuleset(datapath.NFTables, nft.New(tableName), d.read, renamed(), renamedLate())
+	d.syncer = nftset.NewSyncer(datapath.NFTables, nft.New(tableName), d.read)
 	var err error
-	if d.text, err = d.program.Text(tableName); err != nil {
+	if d.text, err = d.ruleset.Text(tableName); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -99,13 +100,12 @@ func (d *Datapath) Info() datapath.Info {
 	}}
 }
 
-// FailWrites makes every write ask f first and fail with its error. It is for tests
-// that inject faults.
-func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
+// FailWrites makes every write call f first and fail with the error of f. It is for tests that inject faults.
+func (d *Datapath) FailWrites(f func() error) { d.syncer.Table.FailWrites(f) }
 
-// Probe reports why the datapath cannot work here: no privileges, no nf_tables, no nft.
-// It changes nothing.
-func (d *Datapath) Probe(ctx context.Context) error { return d.rules.Table.Probe(ctx) }
+// Probe reports why the datapath cannot work here: missing privileges, no nf_tables in the kernel, or no program nft. It
+// changes nothing.
+func (d *Datapath) Probe(ctx context.Context) error { return d.syncer.Table.Probe(ctx) }
 
 // Drain implements datapath.Datapath.
 func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Drained(d.Cleanup(ctx)) }
@@ -116,5 +116,5 @@ func (d *Datapath) Close() { d.forget() }
 // forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
 	d.table, d.state = nil, nil
-	d.rules.Forget()
+	d.syncer.Forget()
 }

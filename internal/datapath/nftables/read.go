@@ -10,9 +10,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// read returns what the kernel holds.
+// read reads the state of the kernel.
 func (d *Datapath) read(ctx context.Context) (*state, error) {
-	r := reader{d.rules.Reader(ctx), newState()}
+	r := reader{d.syncer.Reader(ctx), newState()}
 	r.dispatch()
 	for _, is4 := range nftset.Families {
 		r.entries(is4, nftset.Frontends, false, func(h *frontendState, v verdictID) { h.entry = v })
@@ -48,12 +48,12 @@ type reader struct {
 	state *state
 }
 
-// frontend returns the state of a frontend for the caller to fill.
+// frontend returns the state of a frontend, for the caller to fill.
 func (r *reader) frontend(k service.Key) *frontendState {
 	return nftset.Ensure(r.state.frontends, k)
 }
 
-// ensureExtra returns extra for the caller to fill.
+// ensureExtra returns extra, for the caller to fill. A missing one is added.
 func (h *frontendState) ensureExtra() *extraState {
 	if h.extra == nil {
 		h.extra = &extraState{}
@@ -61,6 +61,7 @@ func (h *frontendState) ensureExtra() *extraState {
 	return h.extra
 }
 
+// entries reads a map of verdicts. put stores a verdict. Only the maps frontends and nodeports have comments.
 func (r *reader) entries(is4 bool, s nftset.Set, nodePort bool, put func(*frontendState, verdictID)) {
 	r.Frontends(s, is4, nodePort, func(k service.Key, e nft.Element) error {
 		v, err := parseVerdict(e.Data)
@@ -76,6 +77,7 @@ func (r *reader) entries(is4 bool, s nftset.Set, nodePort bool, put func(*fronte
 	})
 }
 
+// slots reads a map of endpoints.
 func (r *reader) slots(is4 bool, s nftset.Set, nodePort bool) {
 	r.Each(s.Name(is4), func(e nft.Element) error {
 		k, at, err := parseSlotKey(e.Key, is4, nodePort)
@@ -110,7 +112,7 @@ func (r *reader) slots(is4 bool, s nftset.Set, nodePort bool) {
 	})
 }
 
-// affinityIDs reads the affinity IDs of frontends.
+// affinityIDs reads a map of affinity IDs.
 func (r *reader) affinityIDs(is4, nodePort, external bool) {
 	r.Frontends(affinityIDSet(nodePort, external), is4, nodePort, func(k service.Key, e nft.Element) error {
 		number, err := parseVerdict(e.Data)
@@ -121,50 +123,42 @@ func (r *reader) affinityIDs(is4, nodePort, external bool) {
 		if err != nil {
 			return err
 		}
-		i, m := affinityID(number)&affinityMask, r.frontend(k).ensureExtra()
-		m.seconds, m.duration = seconds, durationIndex(affinityID(number)&^affinityMask>>durationShift)
+		i, extra := affinityID(number)&affinityMask, r.frontend(k).ensureExtra()
+		extra.seconds, extra.duration = seconds, durationIndex(affinityID(number)&^affinityMask>>durationShift)
 		if external {
-			m.affinityIDExternal, m.localExternal = i, name.local
+			extra.affinityIDExternal, extra.localExternal = i, name.local
 		} else {
-			m.affinityID, m.local = i, name.local
+			extra.affinityID, extra.local = i, name.local
 		}
-		if i&^affinityNumber == affinityRange && r.state.affinityPorts[i] == nil { // else an older program wrote it
+		if i&^affinityNumber == affinityRange && r.state.affinityPorts[i] == nil { // otherwise another program wrote it
 			r.state.registerAffinityID(name, i)
 		}
 		return nil
 	})
 }
 
-// dispatch reads which chains exist, and the verdicts of the chains for one frontend only.
+// dispatch reads which load-balancing chains exist, and the verdicts of dedicated chains.
 func (r *reader) dispatch() {
-	read := func(name string, put func(v, does verdictID)) {
-		r.Each(name, func(e nft.Element) error {
-			v, err := parseVerdict(e.Key)
-			if err != nil || !v.balances() {
+	r.Each(dispatchMap, func(e nft.Element) error {
+		v, err := parseVerdict(e.Key)
+		if err != nil || !v.balances() {
+			return err
+		}
+		verdict := v
+		if v.isDedicated() {
+			if verdict, err = parseVerdictText(e.Comment); err != nil {
 				return err
 			}
-			does := v
-			if v.isDedicated() {
-				if does, err = parseVerdictText(e.Comment); err != nil {
-					return err
-				}
-				r.state.lastDedicated = max(r.state.lastDedicated, v&^verdictDedicatedMask)
-			}
-			put(v, does)
-			return nil
-		})
-	}
-	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
-	read(dispatchMap, func(v, does verdictID) {
-		r.state.chains[v] = lbChain{verdict: does, current: true}
-		r.state.shared[does.shared()] = true
-		if v.isDedicated() {
+			r.state.lastDedicated = max(r.state.lastDedicated, v&^verdictDedicatedMask)
 			r.state.dedicated++
 		}
+		r.state.chains[v] = lbChain{verdict: verdict, current: true}
+		r.state.shared[verdict.shared()] = true
+		return nil
 	})
 }
 
-// affinityUpdates reads the durations that have a chain.
+// affinityUpdates reads the durations that have chains.
 func (r *reader) affinityUpdates() {
 	read := func(name string, put func(at durationIndex, seconds uint32)) {
 		r.Each(name, func(e nft.Element) error {
@@ -177,7 +171,6 @@ func (r *reader) affinityUpdates() {
 			return err
 		})
 	}
-	read(formerAffinityUpdates, func(at durationIndex, seconds uint32) { r.state.durations[at] = seconds })
 	read(affinityUpdates, func(at durationIndex, seconds uint32) {
 		r.state.durations[at], r.state.updateChains[at] = seconds, seconds
 	})

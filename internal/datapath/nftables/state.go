@@ -9,30 +9,29 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// state is what the kernel holds, all of it.
+// state is the state of the whole table in the kernel.
 type state struct {
 	frontends  map[service.Key]*frontendState
-	hairpins   nftset.Counts // how many frontends need it; 1 if unknown
-	clusterIPs nftset.Counts // how many frontends have it; 1 if unknown
+	hairpins   nftset.Counts // addresses of local endpoints, with the number of frontends that need them
+	clusterIPs nftset.Counts // ClusterIPs, with the number of frontends that have them
 	settings   nodeSettings
 
-	chainUses     map[verdictID]int       // how many elements lead there
-	chains        map[verdictID]lbChain   // the chains that exist
-	shared        map[verdictID]bool      // the shared chains of this program that exist, by verdictID.shared
-	formerChains  map[verdictID]verdictID // the verdicts of chains that a former release wrote
-	lastDedicated verdictID               // the number of the last chain for one frontend only
-	dedicated     int                     // how many of chains are for one frontend only
+	chainUses     map[verdictID]int     // the number of elements that lead to each load-balancing chain
+	chains        map[verdictID]lbChain // the load-balancing chains
+	shared        map[verdictID]bool    // which shared chains of this version exist, by verdictID.shared
+	lastDedicated verdictID             // the number of the newest dedicated chain
+	dedicated     int                   // the number of dedicated chains
 
 	affinityIDs    map[affinityPortKey]affinityID
-	lastAffinityID [2]affinityID         // without and with affinityFew, which they lack
-	affinityOwners map[affinityOwner]int // how many IDs they have
+	lastAffinityID [2]affinityID         // the newest ID with many buckets, and with few (without its bit affinityFew)
+	affinityOwners map[affinityOwner]int // the number of IDs of each owner
 	affinityPorts  map[affinityID]*affinityPort
-	durations      [maxDurations]uint32     // in use, in seconds; 0: free
-	updateChains   map[durationIndex]uint32 // the chains in the kernel, and their seconds
-	confirms       map[durationIndex]uint32 // as read: those that have a chain for answers too
-	staleUpdates   bool                     // another program wrote updateChains
+	durations      [maxDurations]uint32     // the durations in use in seconds; 0: the index is free
+	updateChains   map[durationIndex]uint32 // the durations in seconds of the affinity-update chains that exist
+	confirms       map[durationIndex]uint32 // as read: the durations with a chain for answers
+	staleUpdates   bool                     // another version wrote the affinity-update chains
 
-	// lastFill is the latest result of fillSlots: frontends of a Service often have the same route.
+	// lastFill is the last result of fillSlots.
 	lastFill struct {
 		route   *service.Route
 		balance service.Algorithm
@@ -40,11 +39,11 @@ type state struct {
 	}
 }
 
-// An lbChain is a load-balancing chain.
+// An lbChain is a load-balancing chain. If neither current nor stale is set, the Sync in progress writes it.
 type lbChain struct {
-	verdict verdictID // the verdict that it gives
-	current bool      // it exists, and is of this program
-	former  bool      // it exists, of another program
+	verdict verdictID // what the chain does; it differs from the chain's ID only for dedicated chains
+	current bool      // the chain exists, and this version wrote it
+	stale   bool      // the chain exists, and another version wrote it
 }
 
 func newState() *state {
@@ -55,7 +54,6 @@ func newState() *state {
 		chainUses:      map[verdictID]int{},
 		chains:         map[verdictID]lbChain{},
 		shared:         map[verdictID]bool{},
-		formerChains:   map[verdictID]verdictID{},
 		affinityIDs:    map[affinityPortKey]affinityID{},
 		affinityPorts:  map[affinityID]*affinityPort{},
 		affinityOwners: map[affinityOwner]int{},
@@ -64,7 +62,7 @@ func newState() *state {
 	}
 }
 
-// at returns the state of k, which is empty if the kernel holds nothing.
+// at returns the state of the frontend k. It is a zero value if the kernel has no element of k.
 func (s *state) at(k service.Key) *frontendState {
 	if h := s.frontends[k]; h != nil {
 		return h
@@ -72,15 +70,10 @@ func (s *state) at(k service.Key) *frontendState {
 	return &frontendState{}
 }
 
-// verdictOf returns the verdict of a chain that serves one frontend only.
-func (s *state) verdictOf(v verdictID) verdictID {
-	if c, ok := s.chains[v]; ok {
-		return c.verdict
-	}
-	return s.formerChains[v]
-}
+// verdictOf returns the verdict of a dedicated chain, or 0 if there is no chain with the ID v.
+func (s *state) verdictOf(v verdictID) verdictID { return s.chains[v].verdict }
 
-// set replaces the state of k, and counts the chains and affinity IDs in use.
+// set replaces the state of the frontend k, and counts the chains and affinity IDs in use.
 func (s *state) set(k service.Key, is *frontendState) {
 	was := s.at(k)
 	was.countUses(s.chainUses, -1)
@@ -94,46 +87,45 @@ func (s *state) set(k service.Key, is *frontendState) {
 	s.frontends[k] = is
 }
 
-// trackAffinity records that the frontend k uses its affinity IDs, or no longer uses them.
-func (s *state) trackAffinity(k service.Key, h *frontendState, has bool) {
+// trackAffinity records whether the frontend k, with the state h, uses its affinity IDs.
+func (s *state) trackAffinity(k service.Key, h *frontendState, uses bool) {
 	if h.extra != nil && h.extra.affinityID|h.extra.affinityIDExternal != 0 {
-		s.trackAffinityID(h.extra.affinityID, k, has)
-		s.trackAffinityID(h.extra.affinityIDExternal, k, has)
+		s.trackAffinityID(h.extra.affinityID, k, uses)
+		s.trackAffinityID(h.extra.affinityIDExternal, k, uses)
 	}
 }
 
-// nodeSettings are the Settings as the kernel has them.
+// nodeSettings is the form of Settings in the kernel. NodePorts has the prefixes without hosts: in these prefixes the
+// kernel finds out which addresses are the node's. NodeIPs is empty.
 type nodeSettings struct {
-	// NodePorts are prefixes without hosts: an address in them serves NodePorts if the kernel
-	// says that it is local. NodeIPs is empty.
 	service.Settings
-	hosts []netip.Addr // they serve NodePorts, and are known to be the node's
+	hosts []netip.Addr // addresses in NodePorts that are known to be the node's
 }
 
 func nodeSettingsOf(s service.Settings) nodeSettings {
-	f := nodeSettings{Settings: s}
-	f.NodePorts, f.NodeIPs = nil, nil
+	n := nodeSettings{Settings: s}
+	n.NodePorts, n.NodeIPs = nil, nil
 	for _, a := range s.NodeIPs {
 		a = a.Unmap().WithZone("")
 		serves := slices.ContainsFunc(s.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) })
-		if serves && !a.IsLoopback() && !slices.Contains(f.hosts, a) {
-			f.hosts = append(f.hosts, a)
+		if serves && !a.IsLoopback() && !slices.Contains(n.hosts, a) {
+			n.hosts = append(n.hosts, a)
 		}
 	}
 	for _, p := range s.NodePorts {
-		if !p.IsSingleIP() || !slices.Contains(f.hosts, p.Addr()) {
-			f.NodePorts = append(f.NodePorts, p)
+		if !p.IsSingleIP() || !slices.Contains(n.hosts, p.Addr()) {
+			n.NodePorts = append(n.NodePorts, p)
 		}
 	}
-	return f
+	return n
 }
 
 // table is the inverse of nodeSettingsOf, except for NodeIPs that do not serve NodePorts.
-func (f *nodeSettings) table() service.Settings {
-	s := f.Settings
-	s.NodeIPs, s.NodePorts = f.hosts, nil
-	all := slices.Clone(f.NodePorts)
-	for _, a := range f.hosts {
+func (n *nodeSettings) table() service.Settings {
+	s := n.Settings
+	s.NodeIPs, s.NodePorts = n.hosts, nil
+	all := slices.Clone(n.NodePorts)
+	for _, a := range n.hosts {
 		all = append(all, netip.PrefixFrom(a, a.BitLen()))
 	}
 	for _, is4 := range nftset.Families {

@@ -47,11 +47,11 @@ func TestSweepUnknown(t *testing.T) {
 	f := table.Sorted()[1]
 	i := d.state.at(f.Key()).extraOrZero().affinityID
 	entry := func(i affinityID, client byte, to netip.AddrPort) nft.Write {
-		key := nftset.BucketKey[affinityID](append(affinityData(i), 10, 244, 9, client))
+		key := append(affinityData(i), nftset.Number(uint32(client))...)
 		return nft.Write{Set: "affinity-buckets4", Key: key, Data: nftset.AddrPort(to), Timeout: time.Hour, Add: true}
 	}
 	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
-	if err := d.rules.Table.Commit(t.Context(), nil, []nft.Write{
+	if err := d.syncer.Table.Commit(t.Context(), nil, []nft.Write{
 		good, entry(i, 2, netip.MustParseAddrPort("10.9.9.9:9")), entry(i+77, 3, f.Internal.Endpoints[0].Addr), entry(0xfa110001, 4, f.Internal.Endpoints[0].Addr),
 	}); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestSweepUnknown(t *testing.T) {
 	d.Close()
 	sync(t, d, table)
 	var left [][]byte
-	if err := d.rules.Table.Elements(t.Context(), "affinity-buckets4", func(e nft.Element) error {
+	if err := d.syncer.Table.Elements(t.Context(), "affinity-buckets4", func(e nft.Element) error {
 		left = append(left, e.Key)
 		return nil
 	}); err != nil {
@@ -78,7 +78,7 @@ func TestUpdateChains(t *testing.T) {
 	defer d.Close()
 	remember := func() (names []string) {
 		t.Helper()
-		chains, err := d.rules.Table.Chains(t.Context())
+		chains, err := d.syncer.Table.Chains(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestDedicatedChainsAreFew(t *testing.T) {
 	check := func(d *Datapath, want *service.Table, least, most int) {
 		t.Helper()
 		sync(t, d, want)
-		chains, err := d.rules.Table.Chains(t.Context())
+		chains, err := d.syncer.Table.Chains(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,19 +18,19 @@ import (
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := d.sync(ctx, want)
 	if err != nil {
-		d.forget() // the next Sync reads the kernel
+		d.forget()
 		return stats, fmt.Errorf("sync nftables: %w", err)
 	}
 	return stats, nil
 }
 
-// batch is how many frontends are rendered and written at a time: a few transactions, and
-// a bounded amount of memory. Smaller changes are one transaction.
-const batch = 4096
+// frontendsPerPlan is the largest number of frontends that one plan has. It bounds the memory for a plan, which is a few
+// transactions. Smaller changes are one transaction.
+const frontendsPerPlan = 4096
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats := datapath.Stats{Full: d.table == nil}
-	if err := d.rules.Start(ctx, stats.Full, d.readKernel); err != nil {
+	if err := d.syncer.Start(ctx, stats.Full, d.readKernel); err != nil {
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)
@@ -42,8 +42,8 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		return stats, err
 	}
 	for first := true; first || len(changes) > 0; first = false {
-		n := min(len(changes), batch)
-		if err := j.batch(changes[:n], len(changes) == n); err != nil {
+		n := min(len(changes), frontendsPerPlan)
+		if err := j.writeFrontends(changes[:n], len(changes) == n); err != nil {
 			return stats, err
 		}
 		changes = changes[n:]
@@ -51,7 +51,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := j.removeUnused(); err != nil {
 		return stats, err
 	}
-	if err := d.rules.Switch(ctx, d.program); err != nil {
+	if err := d.syncer.Switch(ctx, d.ruleset); err != nil {
 		return stats, err
 	}
 	if err := j.rewriteChains(); err != nil {
@@ -71,25 +71,25 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	return stats, nil
 }
 
-// readKernel reads what the kernel holds.
+// readKernel reads the state of the kernel.
 func (d *Datapath) readKernel(ctx context.Context) error {
-	d.program.Data["DropInvalid"] = !nftset.Liberal()
-	held, fresh, err := d.rules.Begin(ctx, d.program)
+	d.ruleset.Data["DropInvalid"] = !nftset.Liberal()
+	held, fresh, err := d.syncer.Begin(ctx, d.ruleset)
 	if err != nil {
 		return err
 	}
 	if d.state = held; fresh {
 		clear(d.state.shared)
-		for h, w := range d.state.chains {
-			d.state.chains[h] = lbChain{verdict: w.verdict, former: true}
+		for v, chain := range d.state.chains {
+			d.state.chains[v] = lbChain{verdict: chain.verdict, stale: true}
 		}
 		d.state.staleUpdates = len(d.state.updateChains) > 0
 	}
 	return nil
 }
 
-// changes returns the frontends that may have to change: those that differ from the
-// last table or, if the kernel was just read, all.
+// changes returns the frontends that may have to change: those that differ from the last table. If full is set, it
+// returns all frontends of the table, and those in the kernel that the table lacks.
 func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 	if !full {
 		return service.Diff(d.table, want)
@@ -113,42 +113,41 @@ func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 type syncJob struct {
 	ctx context.Context // of the Sync
 	*Datapath
-	stats         *datapath.Stats
-	shared        changeset           // goes with the first batch and with the last
-	shrunk        map[affinityID]bool // IDs that may have lost an endpoint
-	affinityRules bool                // affinity-update chains were changed
-	lateSettings  *nodeSettings       // the settings once our program runs; nil: written already
-	// added and removed are the load-balancing chains that this Sync added or removed.
-	added, removed []string
+	stats          *datapath.Stats
+	addresses      plan                // the sets of addresses: early with the first plan, late with the last one
+	shrunk         map[affinityID]bool // the IDs that may have lost an endpoint
+	affinityRules  bool                // the Sync changed affinity-update chains
+	lateSettings   *nodeSettings       // the settings to write after Switch; nil: they are written
+	added, removed []string            // the load-balancing chains that the Sync added and removed
 }
 
-// finish ends the Sync. The maps of verdicts are written with the chains that they lead to.
+// finish ends the Sync. It tells the syncer the sizes of the maps that are written together with chains.
 func (j *syncJob) finish() error {
-	const always = 2 // refused and dropped
-	j.rules.Expect(dispatchMap, always+len(j.state.chains))
+	const constant = 2 // refused and dropped
+	j.syncer.Expect(dispatchMap, constant+len(j.state.chains))
 	for set := range affinityMaps {
-		j.rules.Expect(set, len(j.state.updateChains))
+		j.syncer.Expect(set, len(j.state.updateChains))
 	}
-	return j.rules.End(j.ctx, j.program, nftset.Chains{Added: j.added, Removed: j.removed, Any: j.affinityRules})
+	return j.syncer.End(j.ctx, j.ruleset, nftset.Chains{Added: j.added, Removed: j.removed, Any: j.affinityRules})
 }
 
-// writeSettings writes the settings. NodePort prefixes that an older program still looks up
-// stay until writeLateSettings: our program may not have them.
+// writeSettings writes the settings. While the kernel runs another version, NodePort prefixes only grow: the other
+// version may look them up. writeLateSettings removes them.
 func (j *syncJob) writeSettings(want *service.Table) error {
-	var p changeset
-	facts := nodeSettingsOf(want.Settings)
-	if j.rules.Pending() {
-		late := facts
+	var p plan
+	settings := nodeSettingsOf(want.Settings)
+	if j.syncer.Pending() {
+		late := settings
 		j.lateSettings = &late
-		facts.NodePorts = slices.Concat(facts.NodePorts, j.state.settings.NodePorts)
+		settings.NodePorts = slices.Concat(settings.NodePorts, j.state.settings.NodePorts)
 	}
-	p.settings(&j.state.settings, &facts)
-	j.state.settings = facts
+	p.settings(&j.state.settings, &settings)
+	j.state.settings = settings
 	return j.commit(p.writes(), nil)
 }
 
-// addressSets plans the sets that all frontends share. Much that is added is written at once, in
-// transactions of its own: it comes before the frontends in any case.
+// addressSets plans the sets of addresses, which all frontends share. Additions come before the frontends. So if there
+// are many, they are written at once, in transactions of their own.
 func (j *syncJob) addressSets(changes []service.Change) error {
 	for _, one := range [...]struct {
 		set     nftset.Set
@@ -162,46 +161,46 @@ func (j *syncJob) addressSets(changes []service.Change) error {
 		changed := one.current.Change(changes, one.of, j.stats.Full)
 		for w := range one.current.All(one.set, changed, one.key) {
 			if !w.Add {
-				j.shared.late = append(j.shared.late, w)
+				j.addresses.late = append(j.addresses.late, w)
 				continue
 			}
-			if j.shared.early = append(j.shared.early, w); len(j.shared.early) < batch {
+			if j.addresses.early = append(j.addresses.early, w); len(j.addresses.early) < frontendsPerPlan {
 				continue
 			}
-			p := changeset{early: j.shared.early}
+			p := plan{early: j.addresses.early}
 			if err := j.commit(p.writes(), nil); err != nil {
 				return err
 			}
-			j.shared.early = j.shared.early[:0]
+			j.addresses.early = j.addresses.early[:0]
 		}
 		one.current.Note(changed)
 	}
 	return nil
 }
 
-// writeLateSettings writes the settings that had to wait for our program.
+// writeLateSettings writes the settings that had to wait for Switch.
 func (j *syncJob) writeLateSettings() error {
 	if j.lateSettings == nil {
 		return nil
 	}
-	var p changeset
+	var p plan
 	p.settings(&j.state.settings, j.lateSettings)
 	j.state.settings = *j.lateSettings
 	return j.commit(p.writes(), nil)
 }
 
-// batch renders some frontends and writes them. It is safe to record state before it is
-// written: after an error all state is read again.
-func (j *syncJob) batch(changes []service.Change, last bool) error {
-	p := changeset{early: j.shared.early}
-	j.shared.early = nil
+// writeFrontends renders some frontends and writes them. last says that no more frontends follow. The state may change
+// before the write, because after an error the next Sync reads the whole state again.
+func (j *syncJob) writeFrontends(changes []service.Change, last bool) error {
+	p := plan{early: j.addresses.early}
+	j.addresses.early = nil
 	for _, c := range changes {
 		k := c.Key()
 		was := j.state.at(k)
 		is := j.state.render(was, c.New, j.count)
 		if j.stats.Full && was.equal(is) {
 			if was != is && is.name != "" {
-				j.state.set(k, is) // equal, but shares memory with the table
+				j.state.set(k, is) // equal, but it shares memory with other frontends
 			}
 			continue
 		}
@@ -213,12 +212,12 @@ func (j *syncJob) batch(changes []service.Change, last bool) error {
 		j.stats.Frontends++
 	}
 	if last {
-		p.late = append(p.late, j.shared.late...)
+		p.late = append(p.late, j.addresses.late...)
 	}
 	return j.commitChains(p.writes())
 }
 
-// commitChains writes the missing chains, and then elements that lead to them.
+// commitChains writes missing chains, and then ws, which may lead to them.
 func (j *syncJob) commitChains(ws []nft.Write) error {
 	missing := j.missingChains()
 	for len(missing) > chainsPerCommit {
@@ -230,8 +229,7 @@ func (j *syncJob) commitChains(ws []nft.Write) error {
 	return j.commit(ws, j.addChains(missing))
 }
 
-// rewriteChains replaces the chains that another program wrote, if its rules led to them
-// until now.
+// rewriteChains replaces the chains of another version, which were in use until Switch.
 func (j *syncJob) rewriteChains() error {
 	if !j.stats.Full {
 		return nil
@@ -244,10 +242,10 @@ func (j *syncJob) rewriteChains() error {
 	if err := j.commitChains(nil); err != nil || !stale {
 		return err
 	}
-	return j.rules.Commit(j.ctx, j.delChains(nil), nil)
+	return j.syncer.Commit(j.ctx, j.delChains(nil), nil)
 }
 
-// commit writes and counts.
+// commit writes, and counts the elements in stats.
 func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error)) error {
 	for i := range ws {
 		if ws[i].Add {
@@ -257,87 +255,89 @@ func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, err
 			j.stats.Deleted++
 		}
 	}
-	if err := j.rules.Commit(j.ctx, prepare, ws); err != nil {
+	if err := j.syncer.Commit(j.ctx, prepare, ws); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	return nil
 }
 
-// chainsPerCommit bounds the transactions that add or remove chains: each chain is about
-// ten messages, and the answers to all must fit into the socket's buffer.
+// chainsPerCommit is the largest number of chains that one transaction adds or removes. Each chain is about ten messages,
+// and the answers to all of them must fit into the buffer of the socket.
 const chainsPerCommit = 500
 
-// missingChains returns the chains that are in use and do not exist. As long as another
-// program runs, chains that it wrote are left to it.
+// missingChains returns the IDs of chains that are in use and do not exist. Chains of another version count as existing
+// while the kernel runs that version.
 func (j *syncJob) missingChains() (all []verdictID) {
-	for h, n := range j.state.chainUses {
-		if c := j.state.chains[h]; n > 0 && !c.current && !(c.former && j.rules.Pending()) {
-			all = append(all, h)
+	for v, n := range j.state.chainUses {
+		if c := j.state.chains[v]; n > 0 && !c.current && !(c.stale && j.syncer.Pending()) {
+			all = append(all, v)
 		}
 	}
 	return all
 }
 
-// addChains returns a function that queues load-balancing and affinity-update chains.
+// addChains returns a function that queues load-balancing chains, and affinity-update chains of new durations.
 func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
-		for _, h := range missing {
-			w := j.state.chains[h]
-			if w.current, w.former = true, false; !h.isDedicated() {
-				w.verdict = h
+		for _, v := range missing {
+			chain := j.state.chains[v]
+			if chain.current, chain.stale = true, false; !v.isDedicated() {
+				chain.verdict = v
 			}
-			j.addShared(c, w.verdict.shared())
-			if err := j.writer.addChain(j.rules.Table, c, h, w.verdict); err != nil {
+			j.addShared(c, chain.verdict.shared())
+			if err := j.writer.addChain(j.syncer.Table, c, v, chain.verdict); err != nil {
 				return true, err
 			}
-			j.state.chains[h] = w
-			j.added = append(j.added, h.chainName())
+			j.state.chains[v] = chain
+			j.added = append(j.added, v.chainName())
 		}
-		updates, err := j.state.addUpdateChains(j.rules.Table, c)
+		updates, err := j.state.addUpdateChains(j.syncer.Table, c)
 		j.affinityRules = j.affinityRules || updates
 		return updates || len(missing) > 0, err
 	}
 }
 
-// addShared queues the shared chains of a verdict unless they exist.
+// addShared queues the shared chains of a verdict, unless they exist.
 func (j *syncJob) addShared(c *nftables.Conn, v verdictID) {
 	if !j.state.shared[v] {
 		j.state.shared[v] = true
-		addShared(j.rules.Table, c, v)
+		addShared(j.syncer.Table, c, v)
 		j.added = append(j.added, v.sharedChains()...)
 	}
 }
 
-// spareChains is how many unused chains may stay: during a rollout the number of a
-// Service's endpoints changes back and forth.
+// spareChains is how many unused chains may stay, because during a rollout the number of a Service's endpoints goes up
+// and down.
 const spareChains = 64
 
-// removeUnused removes chains and affinity IDs that are no longer in use.
+// removeUnused removes unused chains and affinity IDs. Dedicated chains and chains of other versions cannot be used again,
+// so they never stay.
 func (j *syncJob) removeUnused() error {
 	var unused []verdictID
-	own := 0 // chains that cannot be used again
-	for h, n := range j.state.chainUses {
+	spare := 0
+	for v, n := range j.state.chainUses {
 		if n <= 0 {
-			delete(j.state.chainUses, h)
+			delete(j.state.chainUses, v)
 		}
 	}
-	for h := range j.state.chains {
-		if j.state.chainUses[h] > 0 {
+	isSpare := func(v verdictID) bool { return !v.isDedicated() && j.state.chains[v].current }
+	for v := range j.state.chains {
+		if j.state.chainUses[v] > 0 {
 			continue
 		}
-		unused = append(unused, h)
-		if h.isDedicated() || !j.state.chains[h].current {
-			own++
+		unused = append(unused, v)
+		if isSpare(v) {
+			spare++
 		}
 	}
-	if len(unused)-own <= spareChains { // a chain for one frontend only cannot be used again
-		unused = slices.DeleteFunc(unused, func(h verdictID) bool { return !h.isDedicated() && j.state.chains[h].current })
+	if spare <= spareChains {
+		unused = slices.DeleteFunc(unused, isSpare)
 	}
 	delete(j.shrunk, 0)
 	j.state.releaseAffinityIDs(j.shrunk)
 	for first := true; first || len(unused) > 0; first = false {
 		n := min(len(unused), chainsPerCommit)
-		if err := j.rules.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
+		if err := j.syncer.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
 			return fmt.Errorf("remove unused chains: %w", err)
 		}
 		unused = unused[n:]
@@ -348,19 +348,19 @@ func (j *syncJob) removeUnused() error {
 // delChains returns a function that queues the inverse of addChains.
 func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
-		for _, h := range unused {
-			if err := delChain(j.rules.Table, c, h); err != nil {
+		for _, v := range unused {
+			if err := delChain(j.syncer.Table, c, v); err != nil {
 				return true, err
 			}
-			delete(j.state.chains, h)
-			if h.isDedicated() {
+			delete(j.state.chains, v)
+			if v.isDedicated() {
 				j.state.dedicated--
 			}
-			j.removed = append(j.removed, h.chainName())
+			j.removed = append(j.removed, v.chainName())
 		}
 		updates := false
 		if (len(j.shrunk) > 0 || j.stats.Full) && !j.state.staleUpdates {
-			updates, err = j.state.delUpdateChains(j.rules.Table, c)
+			updates, err = j.state.delUpdateChains(j.syncer.Table, c)
 		}
 		j.affinityRules = j.affinityRules || updates
 		return updates || len(unused) > 0, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testing/conformance"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -75,18 +73,6 @@ func (n *node) nft(text string, args ...string) string {
 		n.t.Fatalf("nft %v: %v: %s", args, err, out)
 	}
 	return string(out)
-}
-
-// TestUpgrade: the table of release 16d7bce is taken over, and given back.
-func TestUpgrade(t *testing.T) {
-	t.Parallel()
-	rules, err := os.ReadFile("testdata/16d7bce.nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conformance.Upgrade(t, open(nftables.Config{}), conformance.Former{
-		Table: "fairway", Rules: string(rules), Home: netip.MustParseAddrPort("10.244.2.6:8080"),
-	})
 }
 
 // TestAnotherVersion: a program with other rules takes over the elements as they are.

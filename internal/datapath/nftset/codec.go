@@ -9,12 +9,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Keys and data of elements, as the kernel stores them: each field of a concatenation is in
-// network byte order, padded to four bytes; numbers that are not packet fields (slots,
-// verdict IDs, weights) are in host byte order.
+// The kernel stores keys and data of elements like this: each field of a concatenation is in network byte order and
+// padded to four bytes. Numbers that are not packet fields (slots, verdict IDs, weights) are in host byte order.
 
-// FrontendKey is the key of a frontend's element: address . protocol . port, or for a
-// NodePort protocol . port.
+// FrontendKey returns the key of a frontend's element: address . protocol . port, or protocol . port for a NodePort.
 func FrontendKey(k service.Key) []byte {
 	b := make([]byte, 0, 24)
 	switch a := k.Addr.Addr(); {
@@ -29,8 +27,7 @@ func FrontendKey(k service.Key) []byte {
 	return appendPort(append(b, byte(k.Proto), 0, 0, 0), k.Addr.Port())
 }
 
-// ParseFrontendKey is the inverse of FrontendKey. nodePort says which kind of map the key
-// is from.
+// ParseFrontendKey is the inverse of FrontendKey. nodePort says whether the key is from a map of NodePorts.
 func ParseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
 	size := AddrSize(is4)
 	addr := netip.IPv6Unspecified()
@@ -52,10 +49,10 @@ func ParseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
 	}, nil
 }
 
-// AddrPort is an address and a port: the data of an endpoint.
+// AddrPort returns address . port: the data of an endpoint's element.
 func AddrPort(a netip.AddrPort) []byte { return appendPort(a.Addr().AsSlice(), a.Port()) }
 
-// ParseAddrPort is the inverse of AddrPort, and returns the bytes behind it.
+// ParseAddrPort is the inverse of AddrPort. rest has the bytes behind the port.
 func ParseAddrPort(b []byte, is4 bool) (a netip.AddrPort, rest []byte, err error) {
 	size := AddrSize(is4)
 	if len(b) < size+2 {
@@ -69,7 +66,7 @@ func appendPort(b []byte, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
 }
 
-// Number is a number that is not a packet field.
+// Number returns the bytes of a number that is not a packet field.
 func Number(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 // ParseNumber is the inverse of Number.
@@ -80,10 +77,10 @@ func ParseNumber(b []byte) (uint32, error) {
 	return binary.NativeEndian.Uint32(b), nil
 }
 
-// HairpinKey is an address as source and destination.
+// HairpinKey returns address . address: a packet from an endpoint to itself.
 func HairpinKey(a netip.Addr) []byte { return append(a.AsSlice(), a.AsSlice()...) }
 
-// AddrSize is the size of an address in bytes.
+// AddrSize returns the size of an address in bytes.
 func AddrSize(is4 bool) int {
 	if is4 {
 		return 4

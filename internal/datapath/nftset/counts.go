@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Counts say how many frontends need each address of a set. An address is in the set as
-// long as one frontend needs it. An address that was read from the kernel counts 1.
+// Counts has the number of frontends that need each address of a set. An address stays in the set while a frontend needs
+// it. An address that was read from the kernel counts 1, because the kernel does not know the number.
 type Counts map[netip.Addr]int
 
 // ClusterIPsOf calls f for the ClusterIP of a frontend.
@@ -19,8 +19,8 @@ func ClusterIPsOf(fr *service.Frontend, f func(netip.Addr)) {
 	}
 }
 
-// LocalEndpointsOf calls f for the addresses of a frontend's endpoints on this node, as
-// often as they occur.
+// LocalEndpointsOf calls f for the address of each endpoint of a frontend that is on this node. Two endpoints with the
+// same address are two calls.
 func LocalEndpointsOf(fr *service.Frontend, f func(netip.Addr)) {
 	for i, r := range [...]*service.Route{fr.Internal, fr.External} {
 		if r == nil || i == 1 && r == fr.Internal {
@@ -34,11 +34,11 @@ func LocalEndpointsOf(fr *service.Frontend, f func(netip.Addr)) {
 	}
 }
 
-// Change returns the new counts of the addresses that changes need more or less often. If
-// full is set, changes has all frontends, and addresses of c that none of them needs get 0.
+// Change returns the new counts of those addresses whose count changes. each calls its argument for the addresses that a
+// frontend needs. If full is set, changes has all frontends, and other addresses of c get 0.
 func (c Counts) Change(changes []service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) Counts {
 	changed := Counts{}
-	count := func(f *service.Frontend, d int) {
+	count := func(f *service.Frontend, delta int) {
 		if f == nil {
 			return
 		}
@@ -46,7 +46,7 @@ func (c Counts) Change(changes []service.Change, each func(*service.Frontend, fu
 			if _, ok := changed[a]; !ok && !full {
 				changed[a] = c[a]
 			}
-			changed[a] += d
+			changed[a] += delta
 		})
 	}
 	for _, one := range changes {
@@ -63,7 +63,7 @@ func (c Counts) Change(changes []service.Change, each func(*service.Frontend, fu
 	return changed
 }
 
-// Writes returns the additions and removals that bring the set from c to changed.
+// Writes returns the writes that change the set from c to changed: additions and deletions.
 func (c Counts) Writes(s Set, changed Counts, key func(netip.Addr) []byte) (add, del []nft.Write) {
 	for w := range c.All(s, changed, key) {
 		if w.Add {
@@ -75,7 +75,7 @@ func (c Counts) Writes(s Set, changed Counts, key func(netip.Addr) []byte) (add,
 	return add, del
 }
 
-// All yields what Writes returns, one after the other: all of it takes much memory at a start.
+// All yields the same writes as Writes, one at a time. At a start they are too many to hold in memory.
 func (c Counts) All(s Set, changed Counts, key func(netip.Addr) []byte) iter.Seq[nft.Write] {
 	return func(yield func(nft.Write) bool) {
 		for a, n := range changed {
@@ -97,7 +97,7 @@ func (c Counts) Note(changed Counts) {
 	}
 }
 
-// SameAddrs reports whether c and o have the same addresses.
+// SameAddrs reports whether c and o have the same addresses, whatever their counts.
 func (c Counts) SameAddrs(o Counts) bool {
 	for a := range c {
 		if _, ok := o[a]; !ok {

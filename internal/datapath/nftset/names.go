@@ -1,9 +1,9 @@
 package nftset
 
-// A Set is a set or map of a program. Each family has one: 4 or 6 follows the name.
+// A Set is the name of a set or map without its family. There are two of each, and their names end with 4 or 6.
 type Set string
 
-// The sets that several modes have. The ruleset of each mode says what they are for.
+// The sets that several modes have. The ruleset of each mode explains them.
 const (
 	Frontends         Set = "frontends"
 	FrontendsExternal Set = "frontends-external"
@@ -18,7 +18,7 @@ const (
 	Hairpin           Set = "hairpin"
 )
 
-// PodInterfaces is the set of the interfaces behind which only pods are, of both families.
+// PodInterfaces is the set of interfaces that lead to pods only. It is one set for both families.
 const PodInterfaces = "pod-interfaces"
 
 // Name returns the kernel's name of the set for a family.
@@ -29,5 +29,5 @@ func (s Set) Name(is4 bool) string {
 	return string(s) + "6"
 }
 
-// Families are both address families; true is IPv4.
+// Families has both values of is4: true is IPv4, false is IPv6.
 var Families = [...]bool{true, false}

@@ -7,20 +7,20 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
-// maxPrunes is how often a deletion is tried: an entry that expires meanwhile fails the
-// transaction.
+// maxPrunes is how many times a deletion is tried. A transaction fails if an entry expires meanwhile.
 const maxPrunes = 5
 
-// Prune deletes the clients that are remembered, in a set of each family, and gone: of some lists of
-// endpoints or, if that is nil, of all.
-func Prune[N BucketNumber](ctx context.Context, t *nft.Table, set func(is4 bool) string, lists []N, commit func([]nft.Write) error, gone func(e nft.Element, is4 bool) (bool, error)) (err error) {
+// Prune deletes entries of clients: those for which isGone returns true. It looks at the clients of some lists of
+// endpoints, or of all lists if lists is nil. set returns the name of the clients' map for a family. commit writes.
+func Prune[N BucketNumber](ctx context.Context, t *nft.Table, set func(is4 bool) string, lists []N,
+	commit func([]nft.Write) error, isGone func(e nft.Element, is4 bool) (bool, error)) (err error) {
 	for range maxPrunes {
 		var ws []nft.Write
 		for _, is4 := range Families {
 			name := set(is4)
 			if err := eachClient(ctx, t, name, lists, func(e nft.Element) error {
-				is, err := gone(e, is4)
-				if is {
+				gone, err := isGone(e, is4)
+				if gone {
 					ws = append(ws, nft.Write{Set: name, Key: e.Key, Del: true})
 				}
 				return err
@@ -35,22 +35,25 @@ func Prune[N BucketNumber](ctx context.Context, t *nft.Table, set func(is4 bool)
 	return fmt.Errorf("delete clients' entries: %w", err)
 }
 
-// askShare is how many elements of a set are read faster than one is asked for by its key.
-const askShare = 4
+// askCost is the cost of a request for one element by its key, in elements of a dump of the whole set.
+const askCost = 4
 
-// eachClient calls f for the clients of some lists, or of all. It reads the set as a whole, and may call f for
-// clients of other lists, unless there are far more clients than the lists can have: to read a hash set costs the kernel the
-// square of its size, as it begins anew for each page, and that is all tenants' clients.
+// eachClient calls f for the clients of some lists, or of all lists if lists is nil. If it reads the whole set, it also
+// calls f for clients of other lists.
+//
+// If the set has far more elements than the lists can have, eachClient asks for each bucket of the lists. The set has the
+// clients of all namespaces, and the cost of a dump grows with the square of the size: the kernel walks a hash set from
+// the start for each page.
 func eachClient[N BucketNumber](ctx context.Context, t *nft.Table, set string, lists []N, f func(nft.Element) error) error {
-	keys := 0
+	most := 0 // the number of buckets that the lists can have
 	for _, l := range lists {
-		keys += int(buckets(l.Few()))
+		most += int(buckets(l.Few()))
 	}
 	held, known, err := t.Count(ctx, set)
 	if err != nil {
 		return err
 	}
-	if lists == nil || !known || held <= askShare*keys {
+	if lists == nil || !known || held <= askCost*most {
 		return t.Elements(ctx, set, f)
 	}
 	for _, l := range lists {

@@ -14,26 +14,20 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Reader reads set after set of a table, until the first error. If a set is missing,
-// because the table is of another release, it reads the set under its former name. If that
-// is missing too, the set is empty.
+// A Reader reads one set of a table after the other. After the first error its methods do nothing, and Err returns the
+// error. A missing set counts as empty: the table may be that of another version.
 type Reader struct {
-	ctx    context.Context // of this reading
+	ctx    context.Context // of the whole read
 	table  *nft.Table
-	former map[string]string
-	counts map[string]int // how many elements sets have, an interval as one
+	counts map[string]int // the number of elements in each set that was read; an interval counts once
 	err    error
 }
 
-func newReader(ctx context.Context, t *nft.Table, renames []Rename) *Reader {
-	r := &Reader{ctx: ctx, table: t, former: map[string]string{}, counts: map[string]int{}}
-	for _, one := range renames {
-		r.former[one.Name] = one.Former
-	}
-	return r
+func newReader(ctx context.Context, t *nft.Table) *Reader {
+	return &Reader{ctx: ctx, table: t, counts: map[string]int{}}
 }
 
-// Ensure returns the value of a key, for the caller to fill.
+// Ensure returns the value of a key. A missing key gets a zero value.
 func Ensure[K comparable, V any](all map[K]*V, k K) *V {
 	v := all[k]
 	if v == nil {
@@ -56,21 +50,18 @@ func (r *Reader) Each(name string, f func(nft.Element) error) {
 		n++
 		return f(e)
 	})
-	if former := r.former[name]; former != "" && errors.Is(err, os.ErrNotExist) {
-		n, err = 0, r.table.Elements(r.ctx, former, f)
-	}
 	r.noteError(err)
 	r.counts[name] = n
 }
 
-// noteError keeps an error, unless the error is that of a missing set.
+// noteError stores an error, unless the error says that the set is missing.
 func (r *Reader) noteError(err error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		r.err = err
 	}
 }
 
-// Frontends calls f for every element of a set whose keys are frontends.
+// Frontends calls f for every element of a set whose keys are those of frontends.
 func (r *Reader) Frontends(s Set, is4, nodePort bool, f func(service.Key, nft.Element) error) {
 	r.Each(s.Name(is4), func(e nft.Element) error {
 		k, err := ParseFrontendKey(e.Key, is4, nodePort)
@@ -81,7 +72,7 @@ func (r *Reader) Frontends(s Set, is4, nodePort bool, f func(service.Key, nft.El
 	})
 }
 
-// Sources reads the sources of all frontends of a family; at returns where to store them.
+// Sources reads the sources of all frontends of a family. at returns the place to store them.
 func (r *Reader) Sources(is4 bool, at func(service.Key) *Sources) {
 	r.Frontends(SourceRestricted, is4, false, func(k service.Key, _ nft.Element) error {
 		at(k).Restricted = true
@@ -99,7 +90,7 @@ func (r *Reader) Sources(is4 bool, at func(service.Key) *Sources) {
 	})
 }
 
-// Addrs calls f for each address of a set; in a hairpin's key the address is the first field.
+// Addrs calls f for each address of a set. The key may have more fields behind the address.
 func (r *Reader) Addrs(s Set, is4 bool, f func(netip.Addr)) {
 	r.Each(s.Name(is4), func(e nft.Element) error {
 		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), AddrSize(is4))])
@@ -111,19 +102,19 @@ func (r *Reader) Addrs(s Set, is4 bool, f func(netip.Addr)) {
 	})
 }
 
-// Prefixes returns an interval set of addresses.
+// Prefixes returns the prefixes in a set of intervals of addresses.
 func (r *Reader) Prefixes(s Set, is4 bool) (all []netip.Prefix) {
 	if r.err == nil {
 		var err error
 		all, err = r.table.Prefixes(r.ctx, s.Name(is4))
 		r.noteError(err)
-		r.intervals(s.Name(is4))
+		r.countIntervals(s.Name(is4))
 	}
 	return all
 }
 
-// intervals counts the intervals of a set, which the kernel keeps as edges.
-func (r *Reader) intervals(name string) {
+// countIntervals counts the intervals of a set. The kernel has two elements for each.
+func (r *Reader) countIntervals(name string) {
 	n := 0
 	r.noteError(r.table.Elements(r.ctx, name, func(e nft.Element) error {
 		if !e.End {
@@ -134,7 +125,7 @@ func (r *Reader) intervals(name string) {
 	r.counts[name] = n
 }
 
-// Settings returns the settings that a program has in its sets.
+// Settings returns the settings in the sets of the table.
 func (r *Reader) Settings() (s service.Settings) {
 	for _, is4 := range Families {
 		s.Pods = append(s.Pods, r.Prefixes(Pods, is4)...)
@@ -145,13 +136,13 @@ func (r *Reader) Settings() (s service.Settings) {
 		var err error
 		s.PodInterfaces, err = r.table.Links(r.ctx, PodInterfaces)
 		r.noteError(err)
-		r.intervals(PodInterfaces)
+		r.countIntervals(PodInterfaces)
 	}
 	return s
 }
 
-// ChangeSettings returns the writes that replace the settings was by is. Interval sets are
-// written again, each in one transaction if these writes are the first of a Commit.
+// ChangeSettings returns the writes that replace the settings was by is. A set that differs is written as a whole, in one
+// transaction if the writes are the first of a Commit.
 func ChangeSettings(was, is service.Settings) (ws []nft.Write) {
 	ws = nft.ReplaceLinks(PodInterfaces, was.PodInterfaces, is.PodInterfaces)
 	for _, is4 := range Families {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Sources are the clients that a frontend serves, if its clients are restricted.
+// Sources says which clients a frontend serves. Ranges has a meaning only if Restricted is set.
 type Sources struct {
 	Restricted bool
 	Ranges     []netipx.IPRange // sorted
@@ -30,7 +30,7 @@ func (s Sources) Equal(o Sources) bool {
 	return s.Restricted == o.Restricted && slices.Equal(s.Ranges, o.Ranges)
 }
 
-// Prefixes returns the ranges as a Frontend has them.
+// Prefixes returns the ranges as prefixes.
 func (s Sources) Prefixes() (all []netip.Prefix) {
 	for _, r := range s.Ranges {
 		all = append(all, r.Prefixes()...)
@@ -38,16 +38,16 @@ func (s Sources) Prefixes() (all []netip.Prefix) {
 	return all
 }
 
-// A SourceChange is the writes that change a frontend's sources, in three steps.
+// A SourceChange has the writes that change a frontend's sources, in three steps.
 type SourceChange struct {
-	Before []nft.Write // before the frontend serves
-	Open   []nft.Write // when the frontend serves all clients, or none
-	After  []nft.Write // after Open
+	Before []nft.Write // before the element of the frontend
+	Open   []nft.Write // after the element of the frontend: its restriction ends
+	After  []nft.Write // after Open: its ranges end
 }
 
-// ChangeSources returns the writes that replace the sources was of a frontend by is. The
-// restriction is added before the frontend serves, and removed before its ranges. Ranges
-// are replaced in one step, because the kernel rejects overlapping ranges.
+// ChangeSources returns the writes that replace the sources was of a frontend by is. The restriction is added before the
+// frontend serves, and removed before its ranges. Ranges are replaced in one step, because the kernel rejects ranges that
+// overlap.
 func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
 	is4, key := k.Addr.Addr().Is4(), FrontendKey(k)
 	ranges := func(list []netipx.IPRange, del, add bool) (ws []nft.Write) {
@@ -61,10 +61,10 @@ func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
 		return ws
 	}
 	if !slices.Equal(was.Ranges, is.Ranges) {
-		if gone := ranges(was.Ranges, true, false); len(is.Ranges) > 0 {
-			c.Before = append(gone, ranges(is.Ranges, false, true)...)
+		if removed := ranges(was.Ranges, true, false); len(is.Ranges) > 0 {
+			c.Before = append(removed, ranges(is.Ranges, false, true)...)
 		} else {
-			c.After = gone
+			c.After = removed
 		}
 	}
 	restricted := nft.Write{Set: SourceRestricted.Name(is4), Key: key, Add: is.Restricted, Del: was.Restricted}
@@ -77,7 +77,7 @@ func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
 	return c
 }
 
-// sourceRange reads a range from its element.
+// sourceRange reads an element of SourceRanges: a frontend and a range.
 func sourceRange(e nft.Element, is4 bool) (service.Key, netipx.IPRange, error) {
 	size := AddrSize(is4)
 	if len(e.Key) < size || len(e.Last) != len(e.Key) {

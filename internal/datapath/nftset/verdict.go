@@ -2,22 +2,21 @@ package nftset
 
 import "github.com/fairway-net/fairway/internal/service"
 
-// A VerdictID says what happens to a packet, written major:minor. It is the data of the
-// maps of frontends and the key of the map dispatch; the rulesets explain it. Zero means
-// "no element".
+// A VerdictID says what happens to a packet. nft prints it as major:minor. It is the data of the maps of frontends, and
+// the key of the map dispatch. The rulesets explain its bits. 0 means "no element".
 type VerdictID uint32
 
-// The parts of a VerdictID that the modes which translate addresses have in common.
+// The bits of a VerdictID that modes nftables and ipvs share.
 const (
 	MasqueradeOffCluster VerdictID = 1 << 16
 	MasqueradeAll        VerdictID = 2 << 16
-	ForExternal          VerdictID = 4 << 16 // for external clients
+	ForExternal          VerdictID = 4 << 16 // the list of endpoints for external clients
 	ForNodePort          VerdictID = 8 << 16
 	Reject               VerdictID = 0xf000<<16 | 1
 	Drop                 VerdictID = 0xf000<<16 | 2
 )
 
-// VerdictFor translates a route. For a route that forwards, the mode adds the minor.
+// VerdictFor translates a route to a verdict. forwards says that the route has endpoints: then the mode adds the minor.
 func VerdictFor(r *service.Route, nodePort, external bool) (v VerdictID, forwards bool) {
 	switch r.Action {
 	case service.Reject:
@@ -40,7 +39,7 @@ func VerdictFor(r *service.Route, nodePort, external bool) (v VerdictID, forward
 	return v, true
 }
 
-// Route is the inverse of VerdictFor, except for the endpoints.
+// Route is the inverse of VerdictFor. The route has no endpoints.
 func (v VerdictID) Route() *service.Route {
 	switch {
 	case v == Reject:

@@ -259,11 +259,8 @@ func affinityElement(k affinityKey, one affinityEntry) element {
 	return e
 }
 
-// Times in the kernel are seconds since it booted: the node's clock may be set, and the
-// elements do not outlive the boot. Releases up to 16d7bce wrote Unix seconds.
-const firstUnix = 1 << 30 // no kernel runs that long
-
-// uptime returns the time since the kernel booted.
+// uptime returns the time since the kernel booted. Times in the kernel's elements count from the boot, because an
+// administrator may set the node's clock. No element outlives the boot.
 func uptime() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // never fails
@@ -277,9 +274,6 @@ func secondsAt(t time.Time) uint32 {
 
 // timeAt is the inverse of secondsAt.
 func timeAt(seconds uint32) time.Time {
-	if seconds >= firstUnix {
-		return time.Now().Add(time.Until(time.Unix(int64(seconds), 0))) // it does not follow the clock
-	}
 	return time.Now().Add(time.Duration(seconds)*time.Second - uptime())
 }
 

@@ -22,15 +22,6 @@ const (
 	orphanedConnections nftset.Set = "orphaned-connections"
 )
 
-// renamed has the set names of releases up to 16d7bce. Their sets of connections are not
-// needed: the connections ended with their process.
-func renamed() []nftset.Rename {
-	return nftset.RenamedSets(map[nftset.Set]nftset.Set{
-		"outside": nftset.FrontendsExternal, "nodeports-outside": nftset.NodeportsExternal, "endpoints-outside": endpointsExternal,
-		"guarded": nftset.SourceRestricted, "sources": nftset.SourceRanges, "reserved": nftset.ClusterIPs,
-	})
-}
-
 // frontendSets are the sets whose elements belong to a frontend, except its sources.
 var frontendSets = [...]nftset.Set{
 	endpoints, endpointsExternal, nftset.FrontendsExternal, nftset.NodeportsExternal, nftset.Frontends, nftset.Nodeports,
@@ -227,8 +218,7 @@ func parseComment(text string, f *service.Frontend) (err error) {
 	return nil
 }
 
-// masqueradeWords are the words of a comment for Route.Masquerade. The first release wrote
-// "far" for MasqueradeOffCluster, and must still read the comments after a downgrade.
+// masqueradeWords are the words of a comment for Route.Masquerade.
 var masqueradeWords = [...]string{
 	service.MasqueradeHairpin: "hairpin", service.MasqueradeOffCluster: "far", service.MasqueradeAll: "all",
 }

@@ -11,9 +11,9 @@ import (
 // holds.
 func CountReads(dp datapath.Datapath) *int {
 	d, reads := dp.(*Datapath), new(int)
-	d.rules = nftset.NewRuleset(datapath.Userspace, d.rules.Table, func(ctx context.Context) (*kernelState, error) {
+	d.rules = nftset.NewSyncer(datapath.Userspace, d.rules.Table, func(ctx context.Context) (*kernelState, error) {
 		*reads++
 		return d.read(ctx)
-	}, renamed(), nil)
+	})
 	return reads
 }

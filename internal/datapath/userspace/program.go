@@ -33,7 +33,7 @@ func (s scope) String() string { return [...]string{"pod", "node", "external"}[s
 type family struct{ N, Addr, IP, Loopback string }
 
 // newProgram returns the program for a mark and the listeners' ports.
-func newProgram(mark uint32, first uint16) *nft.Program {
+func newProgram(mark uint32, first uint16) *nft.Ruleset {
 	type listener struct {
 		Name string
 		Port uint16
@@ -42,7 +42,7 @@ func newProgram(mark uint32, first uint16) *nft.Program {
 	for s := range scopes {
 		listeners = append(listeners, listener{s.String(), first + uint16(s)})
 	}
-	return &nft.Program{Source: rulesetText, Data: map[string]any{
+	return &nft.Ruleset{Source: rulesetText, Data: map[string]any{
 		"Mark": fmt.Sprintf("%#x", mark), "Scopes": listeners, "DropInvalid": !nftset.Liberal(),
 		"Families": []family{
 			{"4", "ipv4_addr", "ip", "127.0.0.0/8"},

@@ -71,17 +71,11 @@ func keepsSource(d service.Decision, e service.Endpoint) bool {
 	return !d.Packet.FromNode && !d.Masquerades(e)
 }
 
-// find returns the frontend that answers at an address, as service.Index.Frontend does: a
-// frontend of the address before a NodePort, or nil. The kernel sends only packets for this
-// node.
+// find returns the frontend that answers at an address; nil if none does. The kernel sends only packets for this node.
 func (p *proxy) find(proto api.Proto, at netip.AddrPort) *proxyFrontend {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	k := service.Key{Addr: at, Proto: proto}
-	if f := p.frontends[k]; f != nil || !p.settings.ServesNodePorts(at.Addr()) {
-		return f
-	}
-	return p.frontends[k.NodePort()]
+	return service.Answering(p.frontends, &p.settings, service.Key{Addr: at, Proto: proto}, true)
 }
 
 // set applies changes. Removed frontends are served until drop.

@@ -3,8 +3,6 @@ package userspace_test
 import (
 	"context"
 	"errors"
-	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/api"
@@ -12,7 +10,6 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testing/conformance"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -108,13 +105,4 @@ func (r *rig) load() (stop func() error) {
 		}
 		return err
 	}
-}
-
-// TestUpgrade: the table of release 16d7bce is taken over, with its clients.
-func TestUpgrade(t *testing.T) {
-	rules, err := os.ReadFile("testdata/16d7bce.nft")
-	must(t, err)
-	conformance.Upgrade(t, open, conformance.Former{
-		Table: "fairway-userspace", Rules: string(rules), Home: netip.MustParseAddrPort("10.244.2.8:8080"), Carries: true,
-	})
 }

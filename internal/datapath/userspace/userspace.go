@@ -45,7 +45,7 @@ type Config struct {
 type Datapath struct {
 	cfg        Config
 	text       string // the program for people
-	rules      *nftset.Ruleset[*kernelState]
+	rules      *nftset.Syncer[*kernelState]
 	proxy      *proxy         // nil: it does not run
 	table      *service.Table // what the kernel holds; nil: unknown, read it
 	clusterIPs nftset.Counts
@@ -72,7 +72,7 @@ func New(cfg Config) (*Datapath, error) {
 		return nil, err
 	}
 	d := &Datapath{cfg: cfg, text: text}
-	d.rules = nftset.NewRuleset(datapath.Userspace, nft.New(tableName), d.read, renamed(), nil)
+	d.rules = nftset.NewSyncer(datapath.Userspace, nft.New(tableName), d.read)
 	return d, nil
 }
 
@@ -165,7 +165,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 }
 
 // program returns the program for the ports of the listeners.
-func (d *Datapath) program() *nft.Program { return newProgram(d.cfg.Mark, d.proxy.first) }
+func (d *Datapath) program() *nft.Ruleset { return newProgram(d.cfg.Mark, d.proxy.first) }
 
 // readKernel prepares the table and reads what the kernel holds.
 func (d *Datapath) readKernel(ctx context.Context) (*kernelState, error) {

@@ -228,9 +228,9 @@ func (r *Resetter) reload(ctx context.Context) error {
 }
 
 // program is the table's, as constant as its numbers.
-func program() *nft.Program {
+func program() *nft.Ruleset {
 	hex := func(n int) string { return fmt.Sprintf("%#x", n) }
-	return &nft.Program{Source: rules, Data: map[string]any{
+	return &nft.Ruleset{Source: rules, Data: map[string]any{
 		"Mark": hex(mark), "Priority": hex(priority), "Look": numbers.HookReset, "Untrack": numbers.HookChallenge,
 	}}
 }

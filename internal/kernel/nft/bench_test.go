@@ -16,7 +16,7 @@ func BenchmarkElements(b *testing.B) {
 	}
 	table := New("tested")
 	defer table.Close()
-	_, err := table.Load(b.Context(), &Program{Source: first, Data: map[string]any{"Number": "0:1"}, Keep: keep}, false)
+	_, err := table.Load(b.Context(), &Ruleset{Source: first, Data: map[string]any{"Number": "0:1"}, DynamicChain: keep}, false)
 	var ws []Write
 	for i := range 50000 {
 		ws = append(ws, number(i))

@@ -13,8 +13,8 @@ import (
 // nftaSetCount is NFTA_SET_COUNT, which x/sys/unix lacks. Kernels before 6.16 do not send it.
 const nftaSetCount = 20
 
-// Count returns how many elements a set has, also those that have expired and are still there; false if the
-// kernel does not say it.
+// Count returns the number of elements in a set, as the kernel counts them. Expired elements count until the kernel
+// removes them. known is false if the kernel does not report the number.
 func (t *Table) Count(ctx context.Context, set string) (n int, known bool, err error) {
 	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_TABLE, t.name), unix.NFTA_SET_NAME, set)
 	_, err = t.reader.ask(ctx, Inet, unix.NFT_MSG_GETSET, 0, attrs, func(b []byte) error {
@@ -31,20 +31,20 @@ func (t *Table) Count(ctx context.Context, set string) (n int, known bool, err e
 	return n, known, nil
 }
 
-// Counts returns how many elements each set and map of the table has, an interval as one.
-// Sets whose elements expire are left out. Where the kernel does not say it, Counts reads
-// the elements.
+// Counts returns the number of elements in each set and map of the table. An interval counts once. Sets whose elements
+// expire are left out. If the kernel does not report a number, Counts reads the elements.
 func (t *Table) Counts(ctx context.Context) (map[string]int, error) {
 	counts := map[string]int{}
 	const unknown = -1
-	err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSET, netlink.AppendText(nil, unix.NFTA_SET_TABLE, t.name), func() { clear(counts) }, func(b []byte) error {
+	attrs := netlink.AppendText(nil, unix.NFTA_SET_TABLE, t.name)
+	err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSET, attrs, func() { clear(counts) }, func(b []byte) error {
 		s, err := parseSet(b)
 		if err != nil || s.anonymous || s.shape.flags&unix.NFT_SET_TIMEOUT != 0 {
 			return err
 		}
 		counts[s.name] = unknown
 		if s.shape.flags&(unix.NFT_SET_INTERVAL|nftSetConcat) == unix.NFT_SET_INTERVAL {
-			return nil // the kernel counts edges
+			return nil // the kernel counts both ends of an interval
 		}
 		return netlink.Attributes(b, func(typ uint16, b []byte) error {
 			if typ == nftaSetCount && len(b) == 4 {

@@ -1,56 +1,52 @@
-// Package nft keeps tables of nf_tables whose program is constant and whose sets and maps
-// are data.
+// Package nft keeps tables of nf_tables in the kernel. The rules of a table are constant. Sets and maps hold the data.
 //
-//	Program ── Load, once per version, as text ──→ ┌────────────┐
-//	Write…  ── Commit, over one open socket ─────→ │ table inet │ ← packets
-//	Element ←─ Elements, Intervals ─────────────── │    NAME    │
-//	Watch   ←─ generation, hashes of rules ─────── └────────────┘ ← another program
+//	Ruleset ── Load, once per version, as text ─→ ┌────────────┐
+//	Write…  ── Commit, over one open socket ────→ │ table inet │ ← packets
+//	Element ←─ Elements, Intervals ────────────── │    NAME    │
+//	Watch   ←─ generation, hashes of rules ────── └────────────┘ ← another program
 //
-// It hides netlink, the program nft and the slow operations of the kernel, and knows
-// nothing of Services: every mechanism that needs such a table, a whole datapath or the few
-// rules beside IPVS, defines what its rules and elements mean.
+// The package encapsulates netlink, the program nft and the slow operations of the kernel. It knows nothing of
+// Services: the caller defines the meaning of rules and elements.
 //
-// It promises that a commit is one transaction as long as it is not larger than
-// elementsPerCommit, that nothing but the named table (and its copy, see Declare) is
-// touched, that a program which is loaded is not loaded again, that elements survive the
-// load of another version and every failure of nft, that a changed rule is found also by
-// the next process (Seal), that the removal of a table rejects no
-// packet (Delete), and that every request to the kernel and every run of nft ends with its
-// context, or after a limit.
+// It promises:
+//   - A commit of up to elementsPerCommit elements is one transaction.
+//   - It changes the named table only, and the copy of this table that Declare makes.
+//   - It does not load a ruleset again that the kernel has already.
+//   - Elements survive the load of another version, and every failure of nft.
+//   - It finds rules that another program changed, also while no process of ours ran (Seal).
+//   - No packet is rejected while Delete removes a table.
+//   - Every request to the kernel and every run of nft ends with its context, or after netlink.Limit.
 //
 // # Which program made a change
 //
-// The kernel has one number for all tables of a network namespace, the generation. Each
-// transaction that changes something adds one; a transaction without a change adds none.
-// So a Watch that finds a larger number than the last must find out whether another program
-// changed its table, or a Table of this process (the pods' masquerading, a reset
-// connection, the same Table) changed its own, which is no reason to read 50,000 Services
-// back. All Tables of a process share a ledger for each network namespace: the generations
-// that this process made, and which Table made each. Another process of ours (an agent
-// before this one, the CNI plugin) is foreign.
+// The kernel has one number for all tables of a network namespace: the generation. Each transaction that changes
+// something adds one. A Watch that finds a larger generation must know who made the transactions since. Our own
+// changes need no action. After a change by another program the caller reads its table again, for example 50,000
+// Services.
 //
-// Reading the number before and after a commit is not enough: another program's transaction
-// may lie between, and if ours changed nothing the sum is correct all the same. The kernel
-// reports it exactly. If the first message of a batch asks for an echo, the kernel sends
-// the new generation to the socket, from the transaction itself, before the acknowledgement;
-// no message means no new generation. So commits need no lock, and two commits at the same
-// time are recorded correctly.
+// All Tables of a process share one ledger for each network namespace. The ledger records the generations that this
+// process made, and the Table that made each. All other processes are foreign, for example the CNI plugin.
+//
+// The kernel itself reports the generation of a commit. If the first message of a batch asks for an echo, the kernel
+// sends the new generation before its acknowledgement. It sends none if the transaction changed nothing. So commits
+// need no lock, and two commits at the same time are recorded correctly. Reading the generation before and after a
+// commit is not enough: another program's transaction may lie between them.
 //
 //	commit ── batch, first message with NLM_F_ECHO ──→ kernel
 //	ledger ←─ NEWGEN 4711 ─ acknowledged ───────────── kernel
 //
-// A program that we start, nft or iptables-nft-restore, does not report its generations. Its
-// caller says how many transactions it makes. The number is read before it starts and after
-// it ends, and the generations between without an entry are the program's if they are
-// exactly as many. Programs that overlap are counted together. If another program wrote
-// meanwhile, there are more; none is recorded, and the Watch compares. One error remains: if
-// a transaction of our program changes nothing, and another program makes one transaction
-// while ours runs, that transaction is taken for ours.
+// The programs nft and iptables-nft-restore do not report their generations. Their caller knows the number of their
+// transactions. The ledger compares this number with the generations that appeared during the run and have no entry:
+//   - Equal: the generations belong to the program. Programs that run at the same time are counted together.
+//   - Different: another program made transactions too. None is recorded, and the Watch compares the table.
 //
-// A Watch that finds a generation without an entry waits for commits and programs in
-// progress, because a transaction is in the kernel before it is in the ledger. It waits for
-// patience at most, so that a hanging program does not delay another Table for long.
-// Generations still without an entry are foreign, which is never wrong but costs a
-// comparison. A ledger lives as long as a Table is open in its namespace, and keeps the
-// namespace open, so that no other namespace gets its number.
+// One error remains: if a transaction of our program changes nothing, and another program makes exactly one
+// transaction during the run, the ledger takes that transaction for ours.
+//
+// A transaction is in the kernel before it is in the ledger. So a Watch that finds a generation without an entry waits
+// for commits and programs in progress, at most for the time patience. A generation that still has no entry is foreign.
+// Such a mistake costs one comparison and is never wrong.
+//
+// A ledger exists as long as a Table is open in its namespace. It keeps the namespace open, so that no other namespace
+// gets its number.
 package nft

@@ -18,8 +18,8 @@ import (
 // A change is what a mode does to a table when it starts.
 type change struct {
 	name      string
-	from      *Program // what runs before; nil: nothing
-	to        *Program
+	from      *Ruleset // what runs before; nil: nothing
+	to        *Ruleset
 	key, next []byte // the element that blocks, in each
 	reload    bool   // the program runs, and its rules were changed by another program
 	every     int    // a step that only asks fails one time in so many
@@ -28,8 +28,8 @@ type change struct {
 func changes() []change {
 	addr, port := []byte{127, 0, 0, 1}, []byte{127, 0, 0, 1, 0, 9, 0, 0}
 	one, two := blocks("type ipv4_addr"), blocks("type ipv4_addr . inet_service")
-	moved := &Program{Source: strings.Replace(one.Source, "hook output priority 0", "hook postrouting priority 5", 1)}
-	more := &Program{Source: strings.Replace(one.Source, "\tset blocked", "\tset other {\n\t\ttype ipv6_addr\n\t}\n\tchain other {\n\t\tip6 daddr @other drop\n\t}\n\tset blocked", 1)}
+	moved := &Ruleset{Source: strings.Replace(one.Source, "hook output priority 0", "hook postrouting priority 5", 1)}
+	more := &Ruleset{Source: strings.Replace(one.Source, "\tset blocked", "\tset other {\n\t\ttype ipv6_addr\n\t}\n\tchain other {\n\t\tip6 daddr @other drop\n\t}\n\tset blocked", 1)}
 	return []change{
 		{"first start", nil, one, nil, addr, false, 0},
 		{"in place", more, one, addr, addr, false, 0},
@@ -67,8 +67,8 @@ func (c *change) start(ctx context.Context, t *Table) error {
 	switch did, err = t.Load(ctx, c.to, true); {
 	case err != nil:
 		return err
-	case did == Anew:
-		return ErrAnew
+	case did == Recreated:
+		return ErrRecreated
 	}
 	return t.Prune(ctx, c.to)
 }

@@ -12,34 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Interval includes From and excludes End; End is nil if the interval has no end.
+// An Interval includes From and excludes End. End is nil if the interval has no end.
 type Interval struct{ From, End []byte }
 
-// Intervals reads an interval set, sorted. The kernel keeps each edge as an element.
+// Intervals reads a set of intervals, and returns them sorted. The kernel stores both ends of an interval as elements.
 func (t *Table) Intervals(ctx context.Context, set string) ([]Interval, error) {
-	var edges []Element
+	var ends []Element
 	err := t.Elements(ctx, set, func(e Element) error {
-		edges = append(edges, e)
+		ends = append(ends, e)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(edges, func(a, b Element) int {
+	slices.SortFunc(ends, func(a, b Element) int {
 		if c := bytes.Compare(a.Key, b.Key); c != 0 || a.End == b.End {
 			return c
 		}
-		if a.End { // of the interval before
+		if a.End { // the end of the interval before comes first
 			return -1
 		}
 		return 1
 	})
 	var out []Interval
-	for i, e := range edges {
+	for i, e := range ends {
 		switch {
 		case e.End:
-		case i+1 < len(edges) && edges[i+1].End:
-			out = append(out, Interval{e.Key, edges[i+1].Key})
+		case i+1 < len(ends) && ends[i+1].End:
+			out = append(out, Interval{e.Key, ends[i+1].Key})
 		default:
 			out = append(out, Interval{From: e.Key})
 		}
@@ -47,7 +47,7 @@ func (t *Table) Intervals(ctx context.Context, set string) ([]Interval, error) {
 	return out, nil
 }
 
-// Prefixes reads an interval set of addresses.
+// Prefixes reads a set of intervals of addresses.
 func (t *Table) Prefixes(ctx context.Context, set string) ([]netip.Prefix, error) {
 	all, err := t.Intervals(ctx, set)
 	if err != nil {
@@ -69,25 +69,25 @@ func (t *Table) Prefixes(ctx context.Context, set string) ([]netip.Prefix, error
 	return out, nil
 }
 
-// ReplacePrefixes returns the writes that make an interval set of one family hold is
-// instead of was; prefixes of the other family are ignored. The set is written again, in
-// one transaction if it is the first of its Commit.
-func ReplacePrefixes(set string, is4 bool, was, is []netip.Prefix) (ws []Write) {
-	from, to := Ranges(was, is4), Ranges(is, is4)
-	if slices.Equal(from, to) {
+// ReplacePrefixes returns the writes that replace the prefixes from by the prefixes to in a set of one family. It
+// ignores prefixes of the other family. If anything differs, it writes the whole set again. This is one transaction if
+// the writes are the first of a Commit.
+func ReplacePrefixes(set string, is4 bool, from, to []netip.Prefix) (ws []Write) {
+	was, is := Ranges(from, is4), Ranges(to, is4)
+	if slices.Equal(was, is) {
 		return nil
 	}
-	for _, r := range from {
+	for _, r := range was {
 		ws = append(ws, Write{Set: set, Key: r.From().AsSlice(), End: behind(r.To()), Del: true})
 	}
-	for _, r := range to {
+	for _, r := range is {
 		ws = append(ws, Write{Set: set, Key: r.From().AsSlice(), End: behind(r.To()), Add: true})
 	}
 	return ws
 }
 
-// Ranges returns the prefixes of one family as sorted ranges that are not adjacent, the
-// form that an interval set accepts.
+// Ranges returns the prefixes of one family as sorted ranges that neither overlap nor touch, because a set of intervals
+// accepts no others.
 func Ranges(all []netip.Prefix, is4 bool) []netipx.IPRange {
 	var b netipx.IPSetBuilder
 	for _, p := range all {
@@ -97,12 +97,12 @@ func Ranges(all []netip.Prefix, is4 bool) []netipx.IPRange {
 	}
 	s, err := b.IPSet()
 	if err != nil {
-		return nil // only invalid prefixes make an error, and they are left out
+		return nil // only an invalid prefix makes an error, and the loop left it out
 	}
 	return s.Ranges()
 }
 
-// behind returns the address after a as the end of an interval, nil after the last address.
+// behind returns the address after a as the end of an interval, or nil if a is the last address.
 func behind(a netip.Addr) []byte {
 	if next := a.Next(); next.IsValid() {
 		return next.AsSlice()
@@ -110,7 +110,7 @@ func behind(a netip.Addr) []byte {
 	return nil
 }
 
-// lastAddr is the highest address of a family: an interval without an end reaches it.
+// lastAddr returns the highest address of a family, which is the last address of an interval without an end.
 func lastAddr(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte(bytes.Repeat([]byte{255}, 4)))
@@ -118,7 +118,7 @@ func lastAddr(is4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte(bytes.Repeat([]byte{255}, 16)))
 }
 
-// Links reads an interval set of interfaces' names, as patterns: "eth0", "veth*".
+// Links reads a set of intervals of interface names, and returns them as patterns: "eth0", "veth*".
 func (t *Table) Links(ctx context.Context, set string) ([]string, error) {
 	all, err := t.Intervals(ctx, set)
 	if err != nil {
@@ -133,31 +133,30 @@ func (t *Table) Links(ctx context.Context, set string) ([]string, error) {
 	return out, nil
 }
 
-// ReplaceLinks is ReplacePrefixes for a set of interfaces' names.
-func ReplaceLinks(set string, was, is []string) (ws []Write) {
-	if slices.Equal(was, is) {
+// ReplaceLinks is ReplacePrefixes for a set of interface names.
+func ReplaceLinks(set string, from, to []string) (ws []Write) {
+	if slices.Equal(from, to) {
 		return nil
 	}
 	for _, step := range []struct {
 		names []string
 		add   bool
-	}{{was, false}, {is, true}} {
-		for _, name := range step.names {
-			from, end := link(name)
-			ws = append(ws, Write{Set: set, Key: from, End: end, Add: step.add, Del: !step.add})
+	}{{from, false}, {to, true}} {
+		for _, pattern := range step.names {
+			key, end := linkInterval(pattern)
+			ws = append(ws, Write{Set: set, Key: key, End: end, Add: step.add, Del: !step.add})
 		}
 	}
 	return ws
 }
 
-// link returns the names that a pattern matches, as an interval of sixteen-byte names that
-// excludes its end.
-func link(pattern string) (from, end []byte) {
+// linkInterval returns the names that a pattern matches, as an interval of names of sixteen bytes. It excludes end.
+func linkInterval(pattern string) (from, end []byte) {
 	from, end = make([]byte, unix.IFNAMSIZ), make([]byte, unix.IFNAMSIZ)
 	name, many := strings.CutSuffix(pattern, "*")
 	n := copy(from, name)
 	copy(end, from)
-	last := unix.IFNAMSIZ - 1 // one name only: the end is the next possible name
+	last := unix.IFNAMSIZ - 1 // a pattern for one name: the end is the next possible name
 	if many && n > 0 {
 		last = n - 1
 	}
@@ -165,7 +164,7 @@ func link(pattern string) (from, end []byte) {
 	return from, end
 }
 
-// parseLink is the inverse of link.
+// parseLink is the inverse of linkInterval.
 func parseLink(from, end []byte) string {
 	name := string(bytes.TrimRight(from, "\x00"))
 	if len(end) > 0 && end[len(end)-1] == 0 {

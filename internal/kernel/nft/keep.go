@@ -6,44 +6,43 @@ import (
 	"strings"
 )
 
-// Keep makes the kernel hold a program whose sets fill has filled, and knows the table's state
-// from then on: for a table that is read and written as a whole. The sets come first, so that
-// the rules never meet empty ones. again says, when the kernel is known to be watched, whether
-// rules that look like the program's are to be loaded again all the same.
+// Keep makes the kernel run rs with sets that fill has filled, for a table that is read and written as a whole. It also
+// makes the Watch start again. The sets come before the rules, so that the rules never see empty sets.
 //
-// After ErrAnew the table began anew and its sets are empty: the next Keep fills them.
-func (w *Watch) Keep(ctx context.Context, p *Program, again func(context.Context) (bool, error), fill func(context.Context) error) error {
+// again is called when the Watch has begun. It reports whether the rules must be loaded even if they look like those of
+// rs. After ErrRecreated the sets are empty, and the next Keep fills them.
+func (w *Watch) Keep(ctx context.Context, rs *Ruleset, again func(context.Context) (bool, error), fill func(context.Context) error) error {
 	w.Reset()
 	if err := w.Begin(ctx); err != nil {
 		return err
 	}
-	anyway, err := again(ctx)
+	reload, err := again(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := w.table.Declare(ctx, p); err != nil {
+	if _, err := w.table.Declare(ctx, rs); err != nil {
 		return err
 	}
 	if err := fill(ctx); err != nil {
 		return err
 	}
-	loaded, err := w.table.Load(ctx, p, anyway)
+	loaded, err := w.table.Load(ctx, rs, reload)
 	if err != nil {
 		return err
 	}
-	if loaded == Anew {
-		return ErrAnew
+	if loaded == Recreated {
+		return ErrRecreated
 	}
 	if loaded != Unchanged {
-		if err := w.table.Prune(ctx, p); err != nil {
+		if err := w.table.Prune(ctx, rs); err != nil {
 			return err
 		}
 	}
 	return w.End(ctx, true)
 }
 
-// Damaged reports whether the table has other rules than n with that comment, which all rules
-// of its program have: another program may have changed them when nobody watched.
+// Damaged reports whether the table has other rules than n rules with the comment. All rules of the caller's ruleset
+// have this comment. It finds changes that another program made while no process watched.
 func (t *Table) Damaged(ctx context.Context, comment string, n int) (bool, error) {
 	var r Reader
 	defer r.Close()
@@ -59,9 +58,9 @@ func (t *Table) Damaged(ctx context.Context, comment string, n int) (bool, error
 	return ours != n || foreign > 0, err
 }
 
-// Altered is Damaged for a program whose text has the comment once for each of its rules.
-func (t *Table) Altered(ctx context.Context, p *Program, comment string) (bool, error) {
-	text, err := p.Text(t.name)
+// Altered is Damaged for a ruleset whose text has the comment exactly once for each rule.
+func (t *Table) Altered(ctx context.Context, rs *Ruleset, comment string) (bool, error) {
+	text, err := rs.Text(t.name)
 	if err != nil {
 		return false, err
 	}

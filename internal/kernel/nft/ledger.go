@@ -11,47 +11,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ledger records which generations of one network namespace this process made. All Tables
-// of the process that are open in the namespace share it; see the package's comment.
+// A ledger records the generations of one network namespace that this process made. All open Tables of the process in
+// that namespace share it. The package comment explains why.
 type ledger struct {
 	ns    namespace
-	file  *os.File // keeps the namespace, so that no other namespace gets its number
-	users int      // open Tables; guarded by ledgers
+	file  *os.File // keeps the namespace open, so that no other namespace gets its number
+	users int      // the number of open Tables; guarded by ledgers
 
 	mu      sync.Mutex
-	entries [ledgerSize]entry // by generation modulo ledgerSize
-	commits map[chan struct{}]bool
-	runs    *runs // programs that run now; nil: none
+	entries [ledgerSize]entry      // by generation modulo ledgerSize
+	commits map[chan struct{}]bool // the commits in progress; a commit closes its channel when it is recorded
+	runs    *runs                  // the programs that run now; nil: none
 }
 
-// ledgerSize is how many of the last generations a ledger has. A Watch that is further
-// behind takes the changes for foreign, which costs a comparison.
+// ledgerSize is the number of generations that a ledger remembers. A Watch that is further behind takes changes for
+// foreign, which costs a comparison.
 const ledgerSize = 4096
 
-// patience is how long a Watch waits for transactions in progress, to see whether they made
-// the generations that it finds.
+// patience is how long a Watch waits for transactions in progress, in case they made the generations without an entry.
+// The limit keeps a hanging program from delaying other Tables for long.
 const patience = time.Second
 
-// An entry is one generation that we made.
+// An entry records one generation that this process made.
 type entry struct {
-	generation uint32 // 0, which the kernel skips: no entry
+	generation uint32 // 0: no entry (the kernel skips 0)
 	by         []*origin
 }
 
-// An origin identifies a Table in the ledger, also after the Table is closed.
+// An origin identifies a Table in the ledger, also after Close.
 type origin struct{ name string }
 
-// namespace identifies a network namespace for as long as it exists.
+// namespace identifies a network namespace while the namespace exists.
 type namespace struct{ dev, ino uint64 }
 
-// ledgers has the ledger of each namespace in which a Table is open.
+// ledgers has the ledger of each namespace with an open Table.
 var ledgers = struct {
 	sync.Mutex
 	of map[namespace]*ledger
 }{of: map[namespace]*ledger{}}
 
-// joinLedger returns the ledger of the calling thread's network namespace. The caller must
-// call leave in the end.
+// joinLedger returns the ledger of the calling thread's network namespace. The caller must call leave in the end.
 func joinLedger() (*ledger, error) {
 	file, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -69,7 +68,7 @@ func joinLedger() (*ledger, error) {
 		l = &ledger{ns: ns, file: file, commits: map[chan struct{}]bool{}}
 		ledgers.of[ns] = l
 	} else {
-		_ = file.Close() // it was only read
+		_ = file.Close() // nothing was written
 	}
 	l.users++
 	return l, nil
@@ -84,11 +83,11 @@ func (l *ledger) leave() {
 	}
 }
 
-// after returns the next generation: the kernel skips 0.
+// after returns the next generation. The kernel skips 0.
 func after(generation uint32) uint32 { return max(1, generation+1) }
 
-// ours reports whether all generations after from, up to to, are recorded and none is of
-// another Table with the name of by.
+// ours reports whether this process made all generations after from, up to and including to, and no other Table with the
+// same name as by took part.
 func (l *ledger) ours(from, to uint32, by *origin) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,13 +104,13 @@ func (l *ledger) ours(from, to uint32, by *origin) bool {
 	return true
 }
 
-// enter records a generation. The caller holds mu.
+// enter records a generation. The caller must hold mu.
 func (l *ledger) enter(generation uint32, by ...*origin) {
 	l.entries[generation%ledgerSize] = entry{generation, by}
 }
 
-// commit calls send, which makes one transaction and returns its generation; 0: the
-// transaction changed nothing, or its result is unknown.
+// commit calls send, which makes one transaction and returns its generation. The generation is 0 if the transaction
+// changed nothing, or if its result is unknown.
 func (l *ledger) commit(by *origin, send func() (uint32, error)) error {
 	done := make(chan struct{})
 	l.mu.Lock()
@@ -128,18 +127,17 @@ func (l *ledger) commit(by *origin, send func() (uint32, error)) error {
 	return err
 }
 
-// runs are programs that run at the same time and make transactions in our name.
+// runs describes programs that run at the same time and make transactions for us.
 type runs struct {
-	from, to uint32 // generations: before the first of them, after the last
-	n        uint32 // transactions that they make
-	by       []*origin
+	from, to uint32    // the generations before the first program started, and after the last one ended
+	n        uint32    // the sum of their transactions
+	by       []*origin // the Tables that started them
 	running  int
-	failed   bool // a program failed: its transactions are unknown
+	failed   bool // a program failed, so the number of its transactions is unknown
 	done     chan struct{}
 }
 
-// begin records that a program that makes n transactions will run; from is a generation
-// from before it.
+// begin records that a program is about to run and make n transactions. from is the generation before it starts.
 func (l *ledger) begin(by *origin, from, n uint32) *runs {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,9 +151,8 @@ func (l *ledger) begin(by *origin, from, n uint32) *runs {
 	return r
 }
 
-// end records that a program of r has ended; to is a generation from after it. When all
-// programs have ended, the generations without an entry are theirs if they are as many as
-// the programs' transactions.
+// end records that a program of r has ended. to is the generation after it. When all programs of r have ended, the
+// generations without an entry are theirs if their number equals the number of the programs' transactions.
 func (l *ledger) end(ctx context.Context, r *runs, to uint32, failed bool) {
 	l.wait(ctx, false)
 	l.mu.Lock()
@@ -172,21 +169,21 @@ func (l *ledger) end(ctx context.Context, r *runs, to uint32, failed bool) {
 	if r.failed || r.to-r.from > ledgerSize {
 		return
 	}
-	var open []uint32
+	var missing []uint32
 	for g := r.from; g != r.to; {
 		if g = after(g); l.entries[g%ledgerSize].generation != g {
-			open = append(open, g)
+			missing = append(missing, g)
 		}
 	}
-	if uint32(len(open)) == r.n {
-		for _, g := range open {
+	if uint32(len(missing)) == r.n {
+		for _, g := range missing {
 			l.enter(g, r.by...)
 		}
 	}
 }
 
-// wait returns when the commits in progress are recorded and, if programs is set, the
-// programs too; at the latest when ctx ends or patience is over.
+// wait waits until the commits in progress are recorded and, if programs is set, the programs have ended. It returns
+// earlier if ctx ends or patience is over.
 func (l *ledger) wait(ctx context.Context, programs bool) {
 	l.mu.Lock()
 	var all []chan struct{}

@@ -27,7 +27,7 @@ func other(t *testing.T, name string) *Table {
 	t.Helper()
 	table := New(name)
 	t.Cleanup(table.Close)
-	_, err := table.Load(t.Context(), &Program{Source: first, Data: map[string]any{"Number": "0:1"}, Keep: keep}, false)
+	_, err := table.Load(t.Context(), &Ruleset{Source: first, Data: map[string]any{"Number": "0:1"}, DynamicChain: keep}, false)
 	must(t, err)
 	return table
 }
@@ -65,7 +65,7 @@ func TestOtherTable(t *testing.T) {
 		func() error { return two.Run(t.Context(), "table inet second {}") }, // which changes nothing
 		func() error { _, err := two.Load(t.Context(), p, true); return err },
 		func() error {
-			next := &Program{Source: strings.Replace(second, "set nets", "set networks", 1), Keep: keep}
+			next := &Ruleset{Source: strings.Replace(second, "set nets", "set networks", 1), DynamicChain: keep}
 			next.Source = strings.Replace(next.Source, "@nets", "@networks", 1)
 			for range 2 {
 				if _, err := two.Declare(t.Context(), next); err != nil {
@@ -106,18 +106,18 @@ func TestRestore(t *testing.T) {
 		}
 	}
 	two := "*nat\n:X -\n-A X -j RETURN\nCOMMIT\n*filter\n:Y -\n-A Y -j RETURN\nCOMMIT\n"
-	must(t, w.Count(t.Context(), 2, restore(two)))
+	must(t, w.RunAsOurs(t.Context(), 2, restore(two)))
 	w.finds(t, "after iptables-nft-restore", Nothing)
-	must(t, w.Count(t.Context(), 1, restore("*nat\n-A X -j ACCEPT\nCOMMIT\n")))
+	must(t, w.RunAsOurs(t.Context(), 1, restore("*nat\n-A X -j ACCEPT\nCOMMIT\n")))
 	w.finds(t, "after one more", Nothing)
 	must(t, restore(two)())
 	w.finds(t, "after another program's", Elements)()
-	must(t, w.Count(t.Context(), 2, func() error {
+	must(t, w.RunAsOurs(t.Context(), 2, func() error {
 		foreign(t, "add element inet tested old { 10.0.0.1 }")
 		return restore(two)()
 	}))
 	w.finds(t, "after ours with another program in between", Elements)
-	if err := w.Count(t.Context(), 1, restore("*nat\n-A NOWHERE -j X\nCOMMIT\n")); err == nil {
+	if err := w.RunAsOurs(t.Context(), 1, restore("*nat\n-A NOWHERE -j X\nCOMMIT\n")); err == nil {
 		t.Error("a wrong rule was taken")
 	}
 }

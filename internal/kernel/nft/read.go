@@ -22,19 +22,18 @@ const (
 	nftaSetElemExpressions = 11
 )
 
-// An Element is an element that was read. Key, Last, Data and Comment are as in a Write.
+// An Element is an element in the kernel. Key, Last, Data and Comment have the same meaning as in a Write.
 type Element struct {
 	Key, Last []byte
-	Data      []byte // of a map of verdicts: nil
+	Data      []byte // nil in a map of verdicts
 	Comment   string
-	End       bool // it is the end of an interval
-	// Expires is the rest of its time; 0: it stays.
-	Expires time.Duration
-	// Packets and Bytes are the values of its counter, if the set has counters.
+	End       bool          // the element is the end of an interval
+	Expires   time.Duration // the time left; 0: the element does not expire
+	// Packets and Bytes are the values of the element's counter, if the set has counters.
 	Packets, Bytes uint64
 }
 
-// Elements calls f for each element of a set or map. It reads the whole set first.
+// Elements calls f for each element of a set or map. It reads the whole set before the first call.
 func (t *Table) Elements(ctx context.Context, set string, f func(Element) error) error {
 	msgs, err := t.dumpElements(ctx, set)
 	for i := 0; i < len(msgs) && err == nil; i++ {
@@ -49,19 +48,18 @@ func (t *Table) Elements(ctx context.Context, set string, f func(Element) error)
 	return nil
 }
 
-// A hash set grows in the background after many elements were added. A dump counts the
-// elements that it has sent and skips as many in the next page, so that a set which is
-// reordered meanwhile gives some elements twice and leaves others out. The kernel does not
-// report that as an interruption, because nothing was changed. It takes some milliseconds.
+// After many additions the kernel resizes a hash set in the background, for some milliseconds, and reorders its
+// elements. A dump continues each page by the number of elements already sent. So a dump during a resize returns some
+// elements twice and leaves others out. The kernel does not report this as an interruption, because nothing changed.
 const (
 	maxReordered   = 200
 	reorderedPause = 10 * time.Millisecond
 )
 
-// errReordered says that the kernel reordered a set each time that it was read.
+// errReordered says that the kernel reordered a set during each attempt to read it.
 var errReordered = errors.New("the kernel reorders the set")
 
-// dumpElements returns the messages of a dump that has each element once.
+// dumpElements returns the messages of a dump that contains each element once.
 func (t *Table) dumpElements(ctx context.Context, set string) (msgs [][]byte, err error) {
 	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.name), unix.NFTA_SET_ELEM_LIST_SET, set)
 	for range maxReordered {
@@ -69,7 +67,7 @@ func (t *Table) dumpElements(ctx context.Context, set string) (msgs [][]byte, er
 			msgs = append(msgs, bytes.Clone(b))
 			return nil
 		})
-		if err != nil || len(msgs) < 2 { // one message is one look
+		if err != nil || len(msgs) < 2 { // one message is one page: nothing could be reordered
 			return msgs, err
 		}
 		var twice bool
@@ -85,8 +83,8 @@ func (t *Table) dumpElements(ctx context.Context, set string) (msgs [][]byte, er
 	return nil, errReordered
 }
 
-// repeats reports whether messages have an element twice. Sets whose elements expire are
-// left out: packets change them all the time.
+// repeats reports whether the messages have an element twice. It ignores sets whose elements expire, because packets
+// change them all the time.
 func repeats(msgs [][]byte) (bool, error) {
 	seen := map[uint64]struct{}{}
 	twice, expires := false, false
@@ -97,7 +95,7 @@ func repeats(msgs [][]byte) (bool, error) {
 			err := netlink.Attributes(b, func(typ uint16, b []byte) error {
 				switch typ {
 				case unix.NFTA_SET_ELEM_KEY, nftaSetElemKeyEnd, unix.NFTA_SET_ELEM_FLAGS:
-					_ = h.WriteByte(byte(typ)) // a hash takes everything
+					_ = h.WriteByte(byte(typ)) // a hash never fails
 					_, _ = h.Write(b)
 				case unix.NFTA_SET_ELEM_EXPIRATION:
 					expires = true
@@ -117,10 +115,10 @@ func repeats(msgs [][]byte) (bool, error) {
 	return twice, nil
 }
 
-// list returns the chains of the table; nil if there is no table.
+// list returns the chains of the table, or nil if there is no table.
 func (t *Table) list(ctx context.Context) ([]Chain, error) { return t.listOf(ctx, t.name) }
 
-// listOf is list for another table.
+// listOf is list for a table of another name.
 func (t *Table) listOf(ctx context.Context, name string) ([]Chain, error) {
 	_, there, err := t.reader.Table(ctx, Inet, name)
 	if err != nil || !there {
@@ -134,7 +132,7 @@ func (t *Table) listOf(ctx context.Context, name string) ([]Chain, error) {
 	return all, err
 }
 
-// Chains returns the names of the chains in the table; none if there is no table.
+// Chains returns the names of the table's chains. It returns none if there is no table.
 func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 	all, err := t.list(ctx)
 	if err != nil {
@@ -147,7 +145,7 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 	return names, nil
 }
 
-// Element reads the element of that key; false if there is none.
+// Element reads the element with that key. there is false if the set has no such element.
 func (t *Table) Element(ctx context.Context, set string, key []byte) (e Element, there bool, err error) {
 	const nested, listElem = unix.NLA_F_NESTED, 1 // NFTA_LIST_ELEM
 	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.name), unix.NFTA_SET_ELEM_LIST_SET, set)
@@ -180,7 +178,7 @@ func parseElements(b []byte, f func(Element) error) error {
 	})
 }
 
-// eachElement calls f for the attributes of each element in those of one message.
+// eachElement calls f with the attributes of each element, given the attributes of one message.
 func eachElement(b []byte, f func([]byte) error) error {
 	return netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -191,10 +189,10 @@ func eachElement(b []byte, f func([]byte) error) error {
 }
 
 func parseElement(b []byte) (e Element, err error) {
-	value := func(into *[]byte) func(uint16, []byte) error {
+	value := func(dst *[]byte) func(uint16, []byte) error {
 		return func(typ uint16, b []byte) error {
 			if typ == unix.NFTA_DATA_VALUE {
-				*into = b
+				*dst = b
 			}
 			return nil
 		}
@@ -211,7 +209,7 @@ func parseElement(b []byte) (e Element, err error) {
 			e.End = len(b) == 4 && binary.BigEndian.Uint32(b)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_EXPIRATION:
 			if len(b) == 8 {
-				// The kernel reports 0 in the last moment: such an entry must not stay for ever.
+				// The kernel reports 0 in the last millisecond, but 0 means "does not expire" here.
 				e.Expires = time.Duration(max(binary.BigEndian.Uint64(b), 1)) * time.Millisecond
 			}
 		case unix.NFTA_SET_ELEM_EXPR:
@@ -226,7 +224,7 @@ func parseElement(b []byte) (e Element, err error) {
 	return e, err
 }
 
-// counter reads the values of an element's counter.
+// counter reads the values of the element's counter.
 func (e *Element) counter(b []byte) error {
 	return netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ != unix.NFTA_EXPR_DATA {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"hash/maphash"
 	"io"
 
@@ -14,10 +15,10 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// A Family is one of nf_tables' families of tables.
+// A Family is a family of nf_tables' tables.
 type Family uint8
 
-// The families. Any is for questions about all of them.
+// The families of tables. Any asks for the tables of all families.
 const (
 	Any  Family = unix.NFPROTO_UNSPEC
 	Inet Family = unix.NFPROTO_INET
@@ -25,7 +26,7 @@ const (
 	IPv6 Family = unix.NFPROTO_IPV6
 )
 
-// String returns the family as the program nft names it.
+// String returns nft's name of the family.
 func (f Family) String() string {
 	switch f {
 	case Inet:
@@ -38,14 +39,12 @@ func (f Family) String() string {
 	return fmt.Sprintf("family %d", uint8(f))
 }
 
-// maxDumps is how often a dump is begun. A dump during which a change came may have missed
-// something. The last dump is taken as it is, because on a node where another program
-// writes all the time, every dump is interrupted.
+// maxDumps is how many times a dump is started. A dump that a change interrupts may be incomplete. The last dump is used
+// as it is, because on some nodes another program writes all the time and interrupts every dump.
 const maxDumps = 4
 
-// A Reader queries the kernel for tables of any family, also of other programs. It
-// works in the network namespace of the thread that first used it, until Close, and belongs
-// to one goroutine. The zero value is ready.
+// A Reader reads tables of any family from the kernel, also those of other programs. Until Close it works in the network
+// namespace of the thread that first used it. Only one goroutine may use it. The zero value is ready.
 type Reader struct {
 	conn *netlink.Conn // nil: not open
 }
@@ -54,14 +53,14 @@ type Reader struct {
 type Chain struct {
 	Name   string
 	Handle uint64
-	Use    uint32 // rules in it, and jumps to it
-	Table  string // set if the chains of all tables were requested
-	// Base says that the chain is a base chain, of that type, at the hook of that number.
+	Use    uint32 // the number of rules in it and of jumps to it
+	Table  string // set only if the chains of all tables were requested
+	// Base says that the chain is a base chain. Type, Hook and Priority are set only for base chains.
 	Base     bool
 	Type     string
 	Hook     uint32
 	Priority int32
-	Drop     bool // its policy
+	Drop     bool // the policy is drop
 }
 
 // A Rule is one rule of a chain.
@@ -69,26 +68,23 @@ type Rule struct {
 	Chain   string
 	Handle  uint64
 	Comment string
-	// Hash is of its handle and its expressions without counters. The kernel uses a handle
-	// again for a rule that replaces another. Each process has different hashes.
+	// Hash is a hash of the rule's expressions, except counters. It is the same in every process.
 	Hash uint64
-	// Jump is the chain that it jumps or goes to; empty: none.
-	Jump string
+	Jump string // the chain that the rule jumps or goes to; "": none
 }
 
-// hashSeed is the seed of all hashes of rules.
+// hashSeed is the seed of the hashes of elements' keys.
 var hashSeed = maphash.MakeSeed()
 
 // Close closes the socket. A closed Reader may be used again.
 func (r *Reader) Close() {
 	if r.conn != nil {
-		_ = r.conn.Close() // it was only read
+		_ = r.conn.Close() // nothing was written
 		r.conn = nil
 	}
 }
 
-// ask sends one request and calls f with the attributes of each answer, which are valid
-// until f returns.
+// ask sends one request, and calls f with the attributes of each answer. The attributes are valid until f returns.
 func (r *Reader) ask(ctx context.Context, family Family, kind, flags uint16, attrs []byte, f func(attrs []byte) error) (interrupted bool, err error) {
 	if r.conn == nil {
 		if r.conn, err = netlink.Dial(unix.NETLINK_NETFILTER); err != nil {
@@ -103,15 +99,15 @@ func (r *Reader) ask(ctx context.Context, family Family, kind, flags uint16, att
 		return f(b[nfgenmsg:])
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		r.Close() // answers may be left unread
+		r.Close() // the socket may hold unread answers
 	}
 	return interrupted, err
 }
 
-const nfgenmsg = 4 // size of struct nfgenmsg, which all messages begin with
+const nfgenmsg = 4 // the size of struct nfgenmsg, the begin of all messages
 
-// dump requests all objects of a kind, and starts again when a change comes meanwhile. It
-// calls start first each time.
+// dump requests all objects of a kind. If a change interrupts the dump, it starts again. It calls start before each
+// attempt.
 func (r *Reader) dump(ctx context.Context, family Family, kind uint16, attrs []byte, start func(), f func(attrs []byte) error) error {
 	for try := 1; ; try++ {
 		start()
@@ -122,8 +118,7 @@ func (r *Reader) dump(ctx context.Context, family Family, kind uint16, attrs []b
 	}
 }
 
-// Supported reports whether the kernel has nf_tables: a kernel with iptables-legacy alone has no
-// table of anybody.
+// Supported reports whether the kernel has nf_tables. A kernel with iptables-legacy only does not.
 func (r *Reader) Supported(ctx context.Context) (bool, error) {
 	_, err := r.Generation(ctx)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // no nfnetlink; no nf_tables in it
@@ -132,7 +127,7 @@ func (r *Reader) Supported(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// Generation returns the number of the last change of a table in this network namespace.
+// Generation returns the number of the last transaction that changed a table of this network namespace.
 func (r *Reader) Generation(ctx context.Context) (gen uint32, err error) {
 	_, err = r.ask(ctx, Any, unix.NFT_MSG_GETGEN, 0, nil, func(b []byte) (err error) {
 		gen, err = parseGeneration(b)
@@ -144,7 +139,7 @@ func (r *Reader) Generation(ctx context.Context) (gen uint32, err error) {
 	return gen, nil
 }
 
-// parseGeneration reads the attributes of a message of the kind NEWGEN.
+// parseGeneration reads the attributes of a message NEWGEN.
 func parseGeneration(b []byte) (generation uint32, err error) {
 	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ == unix.NFTA_GEN_ID && len(b) == 4 {
@@ -158,8 +153,8 @@ func parseGeneration(b []byte) (generation uint32, err error) {
 // nftaTableHandle is NFTA_TABLE_HANDLE, which x/sys/unix lacks.
 const nftaTableHandle = 4
 
-// Table returns the handle of a table, which changes if the table is deleted and added
-// again. It returns false if there is no such table.
+// Table returns the handle of a table. A table that was deleted and added again has another handle. there is false if
+// there is no such table.
 func (r *Reader) Table(ctx context.Context, f Family, name string) (handle uint64, there bool, err error) {
 	_, err = r.ask(ctx, f, unix.NFT_MSG_GETTABLE, 0, netlink.AppendText(nil, unix.NFTA_TABLE_NAME, name), func(b []byte) (err error) {
 		handle, err = parseTable(b)
@@ -184,11 +179,11 @@ func parseTable(b []byte) (handle uint64, err error) {
 	return handle, err
 }
 
-// Chains calls each for all chains of a table; for none if there is no such table. If
-// table is empty, they are those of all tables of the family.
+// Chains calls each for all chains of a table, or of all tables of the family if table is empty. A missing table is not
+// an error.
 func (r *Reader) Chains(ctx context.Context, f Family, table string, each func(Chain) error) error {
 	var attrs []byte
-	if table != "" { // older kernels list the chains of all tables all the same
+	if table != "" { // older kernels ignore the attribute and list the chains of all tables
 		attrs = netlink.AppendText(nil, unix.NFTA_CHAIN_TABLE, table)
 	}
 	var all []Chain
@@ -211,7 +206,7 @@ func (r *Reader) Chains(ctx context.Context, f Family, table string, each func(C
 	return nil
 }
 
-// Chain returns one chain. It returns false if there is no such chain.
+// Chain returns one chain. there is false if there is no such chain.
 func (r *Reader) Chain(ctx context.Context, f Family, table, name string) (c Chain, there bool, err error) {
 	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, name)
 	_, err = r.ask(ctx, f, unix.NFT_MSG_GETCHAIN, 0, attrs, func(b []byte) (err error) {
@@ -263,14 +258,14 @@ func parseChain(b []byte) (c Chain, table []byte, err error) {
 // nfDrop is NF_DROP.
 const nfDrop = 0
 
-// Rules calls each for the rules of a chain, or of all chains of a table if chain is
-// empty; for none if there is no such chain or table. All rules at once take long if there
-// are tens of thousands: for each part of the list the kernel walks them from the start.
+// Rules calls each for the rules of a chain, or of all chains of a table if chain is empty. A missing chain or table is
+// not an error. To read tens of thousands of rules at once takes long: for each page of the list the kernel walks the
+// rules from the start.
 func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each func(Rule) error) error {
 	return r.rules(ctx, f, table, chain, false, func(rule Rule, _ []byte) error { return each(rule) })
 }
 
-// Expressions is Rules, with the attributes of each rule's expressions.
+// Expressions is Rules with the attributes of each rule's expressions.
 func (r *Reader) Expressions(ctx context.Context, f Family, table, chain string, each func(rule Rule, exprs []byte) error) error {
 	return r.rules(ctx, f, table, chain, true, each)
 }
@@ -282,7 +277,7 @@ func (r *Reader) rules(ctx context.Context, f Family, table, chain string, keep 
 	}
 	var all []Rule
 	var ends []int
-	var exprs []byte // of all rules
+	var exprs []byte // the expressions of all rules
 	start := func() { all, ends, exprs = all[:0], ends[:0], exprs[:0] }
 	err := r.dump(ctx, f, unix.NFT_MSG_GETRULE, attrs, start, func(b []byte) error {
 		rule, its, err := parseRule(b)
@@ -305,20 +300,18 @@ func (r *Reader) rules(ctx context.Context, f Family, table, chain string, keep 
 	return nil
 }
 
-// parseRule reads a rule, and returns its expressions too.
+// parseRule reads a rule and its expressions.
 func parseRule(b []byte) (r Rule, exprs []byte, err error) {
-	var h maphash.Hash
-	h.SetSeed(hashSeed)
+	h := fnv.New64a()
 	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		switch {
 		case typ == unix.NFTA_RULE_CHAIN:
 			r.Chain = text(b)
 		case typ == unix.NFTA_RULE_HANDLE && len(b) == 8:
 			r.Handle = binary.BigEndian.Uint64(b)
-			_, _ = h.Write(b) // a hash takes everything
 		case typ == unix.NFTA_RULE_EXPRESSIONS:
 			r.Jump, exprs = jump(b), b
-			return hashExpressions(&h, b)
+			return hashExpressions(h, b)
 		case typ == unix.NFTA_RULE_USERDATA:
 			r.Comment = comment(b, userdata.TypeComment)
 		}
@@ -343,12 +336,12 @@ func hashExpressions(h io.Writer, exprs []byte) error {
 	})
 }
 
-// jump returns the chain that a rule's expressions jump or go to; empty if there is none.
+// jump returns the chain that a rule's expressions jump or go to, or "" if there is none.
 func jump(exprs []byte) (chain string) {
 	path := [...]uint16{unix.NFTA_LIST_ELEM, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN}
 	var walk func(b []byte, depth int)
 	walk = func(b []byte, depth int) {
-		// An expression without such attributes is of another kind.
+		// An error only means that the expression is of another kind.
 		_ = netlink.Attributes(b, func(typ uint16, b []byte) error {
 			switch {
 			case typ != path[depth]:
@@ -364,8 +357,8 @@ func jump(exprs []byte) (chain string) {
 	return chain
 }
 
-// comment returns the comment in nft's user data: a list of type (one byte), size (one byte)
-// and value. The reader of google/nftables panics where a value is cut off.
+// comment returns the comment in nft's user data. User data is a list of type (one byte), size (one byte) and value.
+// google/nftables cannot be used here, because it panics if a value is cut off.
 func comment(b []byte, typ userdata.Type) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]

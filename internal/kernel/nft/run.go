@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/process"
 )
 
-// Run runs the program nft on text, in one transaction.
+// Run runs the program nft with text as its input, in one transaction.
 func (t *Table) Run(ctx context.Context, text string) error {
 	if err := t.mayWrite(); err != nil {
 		return err
@@ -25,36 +25,36 @@ func (t *Table) Run(ctx context.Context, text string) error {
 }
 
 func (t *Table) run(ctx context.Context, text string) error {
-	return t.count(ctx, 1, func() error { return command(ctx, io.Discard, text, "-f", "-") })
+	return t.runAsOurs(ctx, 1, func() error { return command(ctx, io.Discard, text, "-f", "-") })
 }
 
-// count calls run, which starts a program that makes n transactions in our name.
-func (t *Table) count(ctx context.Context, n uint32, run func() error) error {
+// runAsOurs calls run, which starts a program that makes n transactions, and enters them into the ledger.
+func (t *Table) runAsOurs(ctx context.Context, n uint32, run func() error) error {
 	from, err := t.Generation(ctx)
 	if err != nil {
 		return err
 	}
 	l := t.ledger
 	runs := l.begin(t.origin, from, n)
-	failed := run()
+	failure := run()
 	to, err := t.Generation(ctx)
-	l.end(ctx, runs, to, failed != nil || err != nil)
-	return failed // a Watch finds out which changes these generations were
+	l.end(ctx, runs, to, failure != nil || err != nil)
+	return failure // an error of Generation only costs a Watch a comparison
 }
 
-// Try makes the kernel check text as Run would load it, and changes nothing.
+// Try makes the kernel check a text without loading it.
 func Try(ctx context.Context, text string) error {
 	return command(ctx, io.Discard, text, "-c", "-f", "-")
 }
 
-// List returns what the program nft says of a table, as JSON, without the elements of its sets and maps.
+// List returns a table as JSON in nft's schema, without the elements of sets and maps.
 func List(ctx context.Context, f Family, table string) ([]byte, error) {
 	var out bytes.Buffer
 	err := command(ctx, &out, "", "-j", "-t", "list", "table", f.String(), table)
 	return out.Bytes(), err
 }
 
-// stopAfter is how long the program nft may run after it was killed.
+// stopAfter is how long to wait for the end of nft after it was killed.
 const stopAfter = 5 * time.Second
 
 // command runs the program nft in the network namespace of the calling thread.
@@ -90,7 +90,7 @@ func command(ctx context.Context, stdout io.Writer, stdin string, args ...string
 	return nil
 }
 
-// advice says what may help against an error of nft.
+// advice returns what an administrator can do against an error of nft.
 func advice(err error) string {
 	var exit *exec.ExitError
 	text := strings.ToLower(err.Error())
@@ -107,7 +107,7 @@ func advice(err error) string {
 	return "needs root and a kernel with nf_tables, 5.13 or later"
 }
 
-// Probe reports why a table cannot work here: no privileges, no nf_tables, no nft. It
+// Probe reports why a table cannot work here: missing privileges, no nf_tables in the kernel, or no program nft. It
 // changes nothing.
 func (t *Table) Probe(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {

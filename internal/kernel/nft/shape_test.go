@@ -49,7 +49,7 @@ func TestRefused(t *testing.T) {
 			if name == "out of time" {
 				defer time.AfterFunc(100*time.Millisecond, func() { cancel(context.DeadlineExceeded) }).Stop()
 			}
-			next := &Program{Source: strings.ReplaceAll(second, "@nets accept", "@nets drop"), Keep: keep}
+			next := &Ruleset{Source: strings.ReplaceAll(second, "@nets accept", "@nets drop"), DynamicChain: keep}
 			if did, err := table.Declare(ctx, next); err == nil {
 				// Its sets are there: an nft that does nothing is found out by the next step only.
 				if name != "no change" {
@@ -103,7 +103,7 @@ func TestMovedChain(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
 	for _, place := range []string{"filter hook input priority 5", "filter hook output priority -100", "nat hook prerouting priority dstnat - 1", "nat hook output priority -101", "filter hook input priority 0"} {
-		next := &Program{Source: strings.Replace(second, "filter hook input priority 0", place, 1), Keep: keep}
+		next := &Ruleset{Source: strings.Replace(second, "filter hook input priority 0", place, 1), DynamicChain: keep}
 		for range 2 {
 			did, err := table.Load(t.Context(), next, true)
 			must(t, err)
@@ -117,20 +117,20 @@ func TestMovedChain(t *testing.T) {
 			t.Errorf("%s:\n%s", place, out)
 		}
 	}
-	next := &Program{Source: strings.Replace(second, "\t\ttype filter hook input priority 0; policy accept;\n", "", 1), Keep: keep}
+	next := &Ruleset{Source: strings.Replace(second, "\t\ttype filter hook input priority 0; policy accept;\n", "", 1), DynamicChain: keep}
 	did, err := table.Load(t.Context(), next, false)
 	if out := list(t, "chain inet tested input"); err != nil || did != InPlace || strings.Contains(out, "hook") {
 		t.Errorf("no hook: loaded %v, error %v\n%s", did, err, out)
 	}
 	// A chain that becomes a base chain may have verdicts of maps that lead to it.
-	if did, err := table.Load(t.Context(), p, false); err != nil || did != Anew {
+	if did, err := table.Load(t.Context(), p, false); err != nil || did != Recreated {
 		t.Errorf("a hook again: loaded %v, error %v", did, err)
 	}
 }
 
 // blocks is a program that drops what leaves for the addresses of its set, of that type.
-func blocks(set string) *Program {
-	return &Program{Source: fmt.Sprintf(`
+func blocks(set string) *Ruleset {
+	return &Ruleset{Source: fmt.Sprintf(`
 add table inet {{.Table}}
 table inet {{.Table}} {
 	chain {{.Marker}} {
@@ -174,7 +174,7 @@ func TestAnew(t *testing.T) {
 			defer table.Close()
 		}
 		did, err := table.Declare(t.Context(), next)
-		if want := map[bool]Loaded{false: Anew, true: InPlace}[cut]; err != nil || did != want {
+		if want := map[bool]Loaded{false: Recreated, true: InPlace}[cut]; err != nil || did != want {
 			t.Errorf("declared %v, error %v, want %v", did, err, want)
 		}
 		blocked("declared", true)
@@ -193,11 +193,11 @@ func TestAnew(t *testing.T) {
 		t.Errorf("tables:\n%s", out)
 	}
 	// Without a Declare the table begins anew at once.
-	if did, err := table.Load(t.Context(), blocks("type ipv4_addr; flags interval"), false); err != nil || did != Anew {
+	if did, err := table.Load(t.Context(), blocks("type ipv4_addr; flags interval"), false); err != nil || did != Recreated {
 		t.Errorf("another shape: loaded %v, error %v", did, err)
 	}
 	blocked("emptied", false)
-	if did, err := table.Declare(t.Context(), blocks("type ipv4_addr")); err != nil || did != Anew {
+	if did, err := table.Declare(t.Context(), blocks("type ipv4_addr")); err != nil || did != Recreated {
 		t.Errorf("another shape: declared %v, error %v", did, err)
 	}
 	must(t, table.Delete(t.Context()))
@@ -209,13 +209,13 @@ func TestAnew(t *testing.T) {
 // TestShapes: what a program declares is what the kernel holds after it was loaded.
 func TestShapes(t *testing.T) {
 	table, p := open(t)
-	same := func(p *Program) {
+	same := func(p *Ruleset) {
 		t.Helper()
 		text, _, err := p.render("tested")
 		must(t, err)
 		chains, err := table.list(t.Context())
 		must(t, err)
-		if d, err := table.compare(t.Context(), text, chains); err != nil || d.reason != "" || d.moved != nil {
+		if d, err := table.compare(t.Context(), text, chains); err != nil || d.conflict != "" || d.moved != nil {
 			t.Errorf("%+v, error %v", d, err)
 		}
 	}
@@ -231,12 +231,12 @@ func TestShapes(t *testing.T) {
 		kind, text, _ := strings.Cut(set, "\t")
 		fmt.Fprintf(&sets, "\t%s s%d {\n\t\t%s\n\t}\n", kind, i, text)
 	}
-	all := &Program{Source: strings.Replace(second, "\tchain input", sets.String()+"\tchain input", 1), Keep: keep}
+	all := &Ruleset{Source: strings.Replace(second, "\tchain input", sets.String()+"\tchain input", 1), DynamicChain: keep}
 	_, err := table.Load(t.Context(), all, false)
 	must(t, err)
 	same(all)
 	for _, wrong := range []string{"type no_type", "type ipv4_addr : mark . no_type"} {
-		p := &Program{Source: strings.Replace(second, "type ipv4_addr : classid", wrong, 1)}
+		p := &Ruleset{Source: strings.Replace(second, "type ipv4_addr : classid", wrong, 1)}
 		if did, err := table.Load(t.Context(), p, false); err == nil {
 			t.Errorf("%s was loaded: %v", wrong, did)
 		}

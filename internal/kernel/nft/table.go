@@ -10,40 +10,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketBuffer is for commits: a commit is one datagram, with an answer for each message.
+// socketBuffer is the size of the buffers for commits. A commit is one datagram, and its errors are an answer for each
+// message.
 const socketBuffer = 16 << 20
 
-// A Table is one table of family inet. It works in the network namespace of the thread
-// that first used it, until Close. It belongs to one goroutine.
+// A Table is one table of family inet. Until Close it works in the network namespace of the thread that first used it.
+// Only one goroutine may use it.
 //
-// Its sockets stay open: when a socket is closed, the kernel waits for the elements deleted
-// before, about 10 ms each time (nft_rcv_nl_event).
+// Its sockets stay open, because to close a socket takes the kernel about 10 ms: it waits for elements that were deleted
+// before (nft_rcv_nl_event).
 type Table struct {
 	name   string
-	origin *origin       // itself, in the ledger
-	ledger *ledger       // of its network namespace, while a socket is open
-	write  *netlink.Conn // for commits; nil: not yet
+	origin *origin       // identifies this Table in the ledger
+	ledger *ledger       // of its network namespace; nil: no socket is open
+	write  *netlink.Conn // the socket for commits; nil: not open
 	reader Reader
 	fail   func() error
-	// refused is how often nft did not move what runs; see renew.
+	// refused is how many times nft refused to load a copy of the running rules; see recreate.
 	refused int
 }
 
-// New returns the table of that name. It does not touch the kernel.
+// New returns the table of that name. It does not access the kernel.
 func New(name string) *Table { return &Table{name: name, origin: &origin{name}} }
 
 // Name returns the table's name.
 func (t *Table) Name() string { return t.name }
 
-// FailWrites makes every write ask f first and fail with its error; nil ends it. It is
-// for tests that inject faults.
+// FailWrites makes every write call f first and fail with the error of f. nil ends this. It is for tests that inject
+// faults.
 func (t *Table) FailWrites(f func() error) { t.fail = f }
 
-// Close closes the sockets, with all queued or unread messages. The table stays in the
-// kernel, and a closed Table may be used again.
+// Close closes the sockets and drops unread messages. The table stays in the kernel, and the Table may be used again.
 func (t *Table) Close() {
 	if t.write != nil {
-		_ = t.write.Close() // a socket that does not close loses nothing
+		_ = t.write.Close() // an error loses no data
 		t.write = nil
 	}
 	t.reader.Close()
@@ -53,15 +53,15 @@ func (t *Table) Close() {
 	}
 }
 
-// Ref is the table as google/nftables names it, for what is queued in Commit.
+// Ref returns the table as google/nftables names it, for the prepare function of Commit.
 func (t *Table) Ref() *nftables.Table {
 	return &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
 }
 
-// Set is one of the table's sets or maps, for what is queued in Commit.
+// Set returns a set or map of the table, for the prepare function of Commit.
 func (t *Table) Set(name string) *nftables.Set { return &nftables.Set{Table: t.Ref(), Name: name} }
 
-// Chain is one of the table's chains, for what is queued in Commit.
+// Chain returns a chain of the table, for the prepare function of Commit.
 func (t *Table) Chain(name string) *nftables.Chain {
 	return &nftables.Chain{Table: t.Ref(), Name: name}
 }
@@ -75,7 +75,7 @@ func (t *Table) openWrite() error {
 	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
-	// SO_SNDBUFFORCE and SO_RCVBUFFORCE ignore the limits of the sysctls.
+	// Both use SO_SNDBUFFORCE and SO_RCVBUFFORCE, which ignore the limits of the sysctls.
 	if err := errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer)); err != nil {
 		_ = c.Close()
 		return fmt.Errorf("set buffers of netlink socket: %w [needs CAP_NET_ADMIN]", err)
@@ -84,7 +84,7 @@ func (t *Table) openWrite() error {
 	return t.joinLedger()
 }
 
-// joinLedger joins the ledger of the thread's network namespace.
+// joinLedger joins the ledger of the thread's network namespace, unless the Table has joined one.
 func (t *Table) joinLedger() (err error) {
 	if t.ledger == nil {
 		if t.ledger, err = joinLedger(); err != nil {
@@ -94,7 +94,7 @@ func (t *Table) joinLedger() (err error) {
 	return nil
 }
 
-// Generation returns the number of the last change of a table in this network namespace.
+// Generation returns the number of the last transaction that changed a table of this network namespace.
 func (t *Table) Generation(ctx context.Context) (uint32, error) {
 	gen, err := t.reader.Generation(ctx)
 	if err != nil {
@@ -106,6 +106,7 @@ func (t *Table) Generation(ctx context.Context) (uint32, error) {
 // Supported is Reader.Supported.
 func (t *Table) Supported(ctx context.Context) (bool, error) { return t.reader.Supported(ctx) }
 
+// mayWrite returns the error that a test injects, or nil.
 func (t *Table) mayWrite() error {
 	if t.fail == nil {
 		return nil
@@ -115,14 +116,14 @@ func (t *Table) mayWrite() error {
 
 // Delete removes the table with its contents. A missing table is not an error.
 //
-// The hooks are emptied first, in a transaction of their own: when a whole table is deleted,
-// the kernel removes the elements of its maps a moment before it stops evaluating its rules,
-// and would reject connections that another mechanism serves already.
+// A first transaction empties the base chains. When the kernel deletes a whole table, it removes the elements of maps a
+// moment before it stops evaluating the rules. Without the first transaction, the rules would reject connections that
+// another mechanism serves already.
 func (t *Table) Delete(ctx context.Context) error {
 	defer t.Close()
 	err := t.deleteTable(ctx, t.name)
 	if err == nil {
-		err = t.deleteFormer(ctx)
+		err = t.deleteCopy(ctx)
 	}
 	return err
 }
@@ -132,24 +133,24 @@ func (t *Table) deleteTable(ctx context.Context, name string) error {
 	if err != nil || chains == nil {
 		return err
 	}
-	q, err := newQueue()
+	tx, err := newTransaction()
 	if err != nil {
 		return err
 	}
 	ref := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	for _, chain := range chains {
 		if chain.Base {
-			q.FlushChain(&nftables.Chain{Table: ref, Name: chain.Name})
+			tx.FlushChain(&nftables.Chain{Table: ref, Name: chain.Name})
 		}
 	}
-	if err := t.flush(ctx, q); err != nil {
-		return fmt.Errorf("empty the hooks of table %s: %w", name, err)
+	if err := t.flush(ctx, tx); err != nil {
+		return fmt.Errorf("empty the base chains of table %s: %w", name, err)
 	}
-	if q, err = newQueue(); err != nil {
+	if tx, err = newTransaction(); err != nil {
 		return err
 	}
-	q.DelTable(ref)
-	if err := t.flush(ctx, q); err != nil {
+	tx.DelTable(ref)
+	if err := t.flush(ctx, tx); err != nil {
 		return fmt.Errorf("delete table %s: %w", name, err)
 	}
 	return nil

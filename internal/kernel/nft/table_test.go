@@ -87,14 +87,14 @@ func keep(chain string) bool { return strings.HasPrefix(chain, "way-") }
 
 // open gives the test's thread a network namespace of its own, which ends with the
 // thread, and a table in it with the first program.
-func open(t *testing.T) (*Table, *Program) {
+func open(t *testing.T) (*Table, *Ruleset) {
 	t.Helper()
 	testnet.NeedRoot(t, "makes network namespaces")
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("make a network namespace: %v [run the tests as root]", err)
 	}
-	table, p := New("tested"), &Program{Source: first, Data: map[string]any{"Number": "0:1"}, Keep: keep}
+	table, p := New("tested"), &Ruleset{Source: first, Data: map[string]any{"Number": "0:1"}, DynamicChain: keep}
 	t.Cleanup(table.Close)
 	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded != InPlace {
 		t.Fatalf("first load: loaded %v, error %v", loaded, err)
@@ -241,7 +241,7 @@ func TestLoad(t *testing.T) {
 func TestNextVersion(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1), {Set: "dispatch", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
-	next := &Program{Source: second, Keep: keep}
+	next := &Ruleset{Source: second, DynamicChain: keep}
 	loaded, err := table.Load(t.Context(), next, false)
 	if err != nil || loaded != InPlace {
 		t.Fatalf("loaded %v, error %v", loaded, err)
@@ -261,8 +261,8 @@ func TestNextVersion(t *testing.T) {
 		t.Errorf("back to the first: loaded %v, error %v", loaded, err)
 	}
 	// A set of another shape under the same name: it begins anew.
-	other := &Program{Source: strings.Replace(second, "type ipv4_addr : classid", "type ipv6_addr . inet_service : classid", 1), Keep: keep}
-	if loaded, err := table.Load(t.Context(), other, false); err != nil || loaded != Anew {
+	other := &Ruleset{Source: strings.Replace(second, "type ipv4_addr : classid", "type ipv6_addr . inet_service : classid", 1), DynamicChain: keep}
+	if loaded, err := table.Load(t.Context(), other, false); err != nil || loaded != Recreated {
 		t.Errorf("another shape: loaded %v, error %v", loaded, err)
 	}
 	if out := list(t, "table inet tested"); !strings.Contains(out, "ipv6_addr . inet_service") {
@@ -276,7 +276,7 @@ func TestDeclare(t *testing.T) {
 	if runs, err := table.Declare(t.Context(), p); err != nil || runs != Unchanged {
 		t.Errorf("what runs: %v, error %v", runs, err)
 	}
-	next := &Program{Source: strings.Replace(second, "set nets", "set networks", 1), Keep: keep}
+	next := &Ruleset{Source: strings.Replace(second, "set nets", "set networks", 1), DynamicChain: keep}
 	next.Source = strings.Replace(next.Source, "@nets", "@networks", 1)
 	before := list(t, "chain inet tested input")
 	for range 2 {

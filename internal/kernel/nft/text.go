@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// String returns the change as text for tests and people: what it does, the set, key and
-// data in hexadecimal by words of four bytes, as the kernel keeps a concatenation.
+// String returns the Write as text for tests and people: the verb, the set, and key and data in hexadecimal. They are
+// split into words of four bytes, like the kernel's concatenations.
 //
 //	add frontends4 0a600009.06000000.00500000 : 01000000 "default/web:http"
 func (w Write) String() string {

@@ -8,36 +8,34 @@ import (
 
 // A Watch finds out whether another program has changed a table.
 //
-// The kernel counts the changes of all tables of a network namespace (the generation).
-// As long as the ledger says that all generations since the last one are of this process,
-// and not of another Table of the same name, nothing has changed; this check costs one
-// message. Else the Watch compares our chains and rules by a hash of their expressions. If they
-// are equal, elements or other tables have changed.
+// The kernel counts the changes of all tables of a network namespace: the generation. While the ledger shows that this
+// process made all generations since the last check, and no other Table of the same name took part, nothing has
+// changed. This check costs one message. Otherwise the Watch compares the hashes of our rules. If they are equal,
+// elements or other tables have changed.
 //
 //	Begin, read the table, Commit…, End(true) · Look · Begin, Commit…, End(false) · Look …
 type Watch struct {
 	table      *Table
-	generation uint32
-	rules      map[string][]uint64 // the hash of each rule of each chain
-	known      bool
-	sealed     string // the seal that the kernel has; empty: unknown
+	generation uint32              // the last generation that is known to be ours
+	rules      map[string][]uint64 // the hashes of the rules of each chain
+	known      bool                // generation is set
+	sealed     string              // the seal in the kernel; "": unknown
 }
 
-// Watch returns a watch over the table, not yet begun.
+// Watch returns a watch over the table. Begin starts it.
 func (t *Table) Watch() *Watch { return &Watch{table: t} }
 
-// A Change is what a Look found.
+// A Change is the result of a Look.
 type Change uint8
 
-// The findings. Elements means that elements may have changed, or that another table changed.
 const (
-	Nothing Change = iota
-	Elements
-	Rules
+	Nothing  Change = iota
+	Elements        // elements may have changed, or another table has
+	Rules           // rules or chains of the table have changed
 )
 
-// Begin records the generation if the Watch has none. It is called before the table is
-// read, so that the next Look sees a change during the read.
+// Begin records the generation if the Watch has none. The caller calls it before it reads the table, so that the next
+// Look finds a change during the read.
 func (w *Watch) Begin(ctx context.Context) error {
 	if w.known {
 		return nil
@@ -50,13 +48,13 @@ func (w *Watch) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Count calls run, which starts a program such as iptables-nft-restore that makes n
-// transactions for us; they are recorded as our own. It returns run's error.
-func (w *Watch) Count(ctx context.Context, n uint32, run func() error) error {
-	return w.table.count(ctx, n, run)
+// RunAsOurs calls run, which starts a program such as iptables-nft-restore that makes n transactions for us. The ledger
+// records them as our own. RunAsOurs returns the error of run.
+func (w *Watch) RunAsOurs(ctx context.Context, n uint32, run func() error) error {
+	return w.table.runAsOurs(ctx, n, run)
 }
 
-// End is called after our own commits; rules says that they changed chains or rules.
+// End is called after our own commits. rules says that they changed chains or rules.
 func (w *Watch) End(ctx context.Context, rules bool) (err error) {
 	if rules {
 		w.rules, err = w.table.rules(ctx)
@@ -64,21 +62,21 @@ func (w *Watch) End(ctx context.Context, rules bool) (err error) {
 	return err
 }
 
-// manyChains is up to how many chains are read one by one rather than all at once.
+// manyChains is the largest number of chains that EndChains reads one by one. More chains are read all at once.
 const manyChains = 50
 
-// EndChains is End for commits that changed a few chains only: it reads the rules of the
-// added chains and forgets the removed chains. It does not read all rules.
-func (w *Watch) EndChains(ctx context.Context, added, gone []string) error {
+// EndChains is End for commits that changed few chains. It reads the rules of the added chains only, and forgets the
+// removed chains.
+func (w *Watch) EndChains(ctx context.Context, added, removed []string) error {
 	if w.rules == nil || len(added) > manyChains {
 		return w.End(ctx, true)
 	}
-	for _, name := range gone {
+	for _, name := range removed {
 		delete(w.rules, name)
 	}
 	for _, name := range added {
 		rules := map[string][]uint64{name: nil}
-		if err := w.table.hashes(ctx, rules, name); err != nil {
+		if err := w.table.addHashes(ctx, rules, name); err != nil {
 			return err
 		}
 		w.rules[name] = rules[name]
@@ -89,8 +87,8 @@ func (w *Watch) EndChains(ctx context.Context, added, gone []string) error {
 // Reset forgets everything: the next Begin starts again.
 func (w *Watch) Reset() { *w = Watch{table: w.table} }
 
-// Look reports what changed since End. After Elements, the caller reads the table and, if
-// it is correct, calls accept: the present state is the known one from then on.
+// Look reports what changed since End. After Elements the caller reads the table. If it is correct, the caller calls
+// accept, and the present state counts as known.
 func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
 	gen, ours, err := w.advance(ctx)
 	if err != nil || ours {
@@ -106,15 +104,14 @@ func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
 	return Elements, func() { w.generation = gen }, nil
 }
 
-// Settled reports whether only this process has written since the known generation: that
-// of the first Begin, or of the last Look that found nothing or was accepted.
+// Settled reports whether only this process has written since the known generation.
 func (w *Watch) Settled(ctx context.Context) (bool, error) {
 	_, ours, err := w.advance(ctx)
 	return ours, err
 }
 
-// advance reads the generation, and takes it for known if this process made all generations
-// up to it. It waits for transactions in progress.
+// advance reads the generation. If this process made all generations up to it, the generation becomes the known one.
+// advance waits for transactions in progress.
 func (w *Watch) advance(ctx context.Context) (gen uint32, ours bool, err error) {
 	if gen, err = w.table.Generation(ctx); err != nil || !w.known {
 		return gen, false, err
@@ -128,18 +125,4 @@ func (w *Watch) advance(ctx context.Context) (gen uint32, ours bool, err error) 
 		w.generation = gen
 	}
 	return gen, ours, nil
-}
-
-// rules returns the chains of our table and the hash of each of their rules; nil if there
-// is no table.
-func (t *Table) rules(ctx context.Context) (map[string][]uint64, error) {
-	chains, err := t.list(ctx)
-	if err != nil || chains == nil {
-		return nil, err
-	}
-	all := make(map[string][]uint64, len(chains))
-	for _, c := range chains {
-		all[c.Name] = nil
-	}
-	return all, t.hashes(ctx, all, "")
 }

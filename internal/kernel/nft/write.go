@@ -9,55 +9,54 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Limits of one message and one transaction. A list of elements is a netlink attribute of
-// at most 64 KiB; an element has at most about 340 bytes (a name of 192, a key of 28).
 const (
+	// elementsPerMessage is the largest number of elements in one message. A list of elements is a netlink attribute
+	// of at most 64 KiB. An element has at most about 340 bytes, with a name of 192 bytes and a key of 28.
 	elementsPerMessage = 150
-	// elementsPerCommit bounds a transaction: the kernel holds the tables' lock while it
-	// commits, and a huge transaction at the start must not stall the node's traffic.
+	// elementsPerCommit is the largest number of elements in one transaction. The kernel holds the lock of all tables
+	// while it commits, and a huge transaction would stall the node's traffic.
 	elementsPerCommit = 15000
 )
 
-// A Write is one change of one element. New data for an existing key is a delete and an add
-// in one transaction: packets see the old or the new data.
+// A Write adds, deletes or replaces one element. To replace an element is to delete and to add it in one transaction:
+// packets see the old data or the new data.
 type Write struct {
 	Set      string
 	Key      []byte
-	End      []byte // for interval sets: the first key behind the interval, nil: none
-	Last     []byte // for concatenations with a range: the last key of the range, nil: none
+	End      []byte // in a set of intervals: the first key behind the interval; nil: the set has no intervals, or no end
+	Last     []byte // in a set of ranges of concatenations: the last key of the range; nil: one key
 	Data     []byte
-	Goto     string // for maps of verdicts, instead of Data: the chain that it leads to
+	Goto     string // in a map of verdicts: the chain that the element leads to; Data is nil
 	Comment  string
-	Timeout  time.Duration // for sets with flag timeout; 0: the set's own, or none
-	Del, Add bool
+	Timeout  time.Duration // in a set with timeouts; 0: the set's own timeout, or none
+	Del, Add bool          // both: replace
 }
 
-// like reports whether w and o fit into one message.
-func (w *Write) like(o *Write) bool { return w.Set == o.Set && w.Del == o.Del && w.Add == o.Add }
+// fitsWith reports whether w and o can share a message.
+func (w *Write) fitsWith(o *Write) bool { return w.Set == o.Set && w.Del == o.Del && w.Add == o.Add }
 
-// Commit queues the messages of prepare (nil: none) and applies ws in order, in as few
-// transactions as elementsPerCommit allows, prepare's with the first of them. After an
-// error some transactions may have been applied, and nothing is queued any more.
+// Commit applies ws in order, in as few transactions as elementsPerCommit allows. The messages that prepare queues come
+// first, in the first transaction. prepare may be nil. After an error the kernel may have applied some transactions.
 func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued bool, err error), ws []Write) error {
 	for first := true; first || len(ws) > 0; first = false {
 		n := min(len(ws), elementsPerCommit)
-		q, err := newQueue()
+		tx, err := newTransaction()
 		if err != nil {
 			return err
 		}
 		queued := n > 0
 		if first && prepare != nil {
-			prepared, err := prepare(q.Conn)
+			prepared, err := prepare(tx.Conn)
 			if err != nil {
 				return err
 			}
 			queued = queued || prepared
 		}
-		if err := t.add(q.Conn, ws[:n]); err != nil {
+		if err := t.queue(tx.Conn, ws[:n]); err != nil {
 			return err
 		}
 		if queued {
-			if err := t.flush(ctx, q); err != nil {
+			if err := t.flush(ctx, tx); err != nil {
 				return err
 			}
 		}
@@ -66,12 +65,11 @@ func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued
 	return nil
 }
 
-// add queues ws on c. The first message has one element, because the kernel echoes the first
-// message of a batch.
-func (t *Table) add(c *nftables.Conn, ws []Write) error {
-	for most := 1; len(ws) > 0; most = elementsPerMessage {
+// queue queues ws on c. The first message has one element only, because the kernel echoes the first message.
+func (t *Table) queue(c *nftables.Conn, ws []Write) error {
+	for limit := 1; len(ws) > 0; limit = elementsPerMessage {
 		n := 1
-		for n < len(ws) && n < most && ws[n].like(&ws[0]) {
+		for n < len(ws) && n < limit && ws[n].fitsWith(&ws[0]) {
 			n++
 		}
 		s := t.Set(ws[0].Set)

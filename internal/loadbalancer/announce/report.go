@@ -66,7 +66,7 @@ const (
 	noAddress            = "it has no address yet [why: kubectl -n %s describe service %s]"
 	noAdvertisementAtAll = "no L2Advertisement and no BGPAdvertisement is for its pool and Service"
 	notHeard             = "its speaker does not say that it announces it, though it may [does it run, can it hear the others, has its proxy programmed the Service? kubectl logs of its fairway-speaker]"
-	notInTurn            = "it comes before %s, which announces it [does its speaker run, can it hear the others? one that was cut off waits for 10 s and for its routes]"
+	notInTurn            = "it comes before %s, which announces it [does its speaker run, can it hear the others? a node that was cut off waits for 10 s]"
 	muted                = "its kernel mutes it: "
 	sessionDown          = "the session is not up: "
 )

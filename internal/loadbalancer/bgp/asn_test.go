@@ -7,15 +7,15 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestASN: whose AS a router is in, and which AS it is told that the nodes are in.
+// TestASN: sessions by the router's AS and the AS that it expects of the nodes.
 func TestASN(t *testing.T) {
 	const external, internal = "local 172.18.0.1 as 64500;", "local 172.18.0.1 as 64501;"
 	for name, c := range map[string]struct {
 		peer    func(*announce.BGPPeer)
 		router  string
-		asn     int      // that the router expects
-		want    []string // of the route; nil: there is no session
-		refused string   // why there is none
+		asn     int      // the nodes' AS that the router expects
+		want    []string // the route's path; nil: there is no session
+		refused string   // the reason if there is no session
 	}{
 		"dynamic, external":          {func(p *announce.BGPPeer) { p.PeerASN, p.DynamicASN = 0, announce.DynamicASNExternal }, external, 64501, []string{"BGP.as_path: 64501\n"}, ""},
 		"dynamic, internal":          {func(p *announce.BGPPeer) { p.PeerASN, p.DynamicASN = 0, announce.DynamicASNInternal }, internal, 64501, []string{"BGP.as_path: \n", "BGP.local_pref: 250"}, ""},
@@ -44,7 +44,7 @@ func TestASN(t *testing.T) {
 	}
 }
 
-// TestMultiHop: a router that is not on the nodes' network is reached with ebgpMultiHop, and without it is not.
+// TestMultiHop: a router that is not on the nodes' network has a session only with ebgpMultiHop.
 func TestMultiHop(t *testing.T) {
 	r := newRack(t, 1)
 	r.at = r.net.Outside.Namespace

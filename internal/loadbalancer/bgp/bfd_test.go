@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// watchedRack is nodes whose router watches them by BFD, and they it. Without BFD nothing would be
-// noticed while a test lasts.
+// watchedRack has nodes and a router that watch each other by BFD. Without BFD a test would end before a hold time
+// does.
 func watchedRack(t *testing.T, n int, interval time.Duration) (r *rack, all []string) {
 	t.Helper()
 	r = newRack(t, n)
@@ -50,8 +50,8 @@ func (r *rack) watching() {
 	}
 }
 
-// TestBFD: a node whose speaker hangs leaves the router's routes, one that does not hear the router
-// ends the session and has it again, and the end of a speaker is no failure to the router.
+// TestBFD: a node whose speaker hangs leaves the router's routes. A node that does not hear the router ends the
+// session and gets it back. The end of a speaker is no failure to the router.
 func TestBFD(t *testing.T) {
 	r, all := watchedRack(t, 2, 300*time.Millisecond)
 	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
@@ -78,21 +78,21 @@ func TestBFD(t *testing.T) {
 	}
 }
 
-// TestProfileChanged: another BFDProfile counts from then on, and the session with the router goes on. Where nothing keeps a profile in use
-// from being deleted, the session begins anew without BFD, in order, so that the router sees no failure, and the log says what is missing;
-// when there is a profile of that name again, both watch each other as before.
+// TestProfileChanged: a changed BFDProfile takes effect, and the session with the router goes on. If somebody deletes
+// a profile in use, the session begins again without BFD, in order, so that the router sees no failure, and the log
+// names the missing profile. When the profile is back, both ends watch each other again.
 func TestProfileChanged(t *testing.T) {
 	r, all := watchedRack(t, 1, 900*time.Millisecond)
 	m := r.nodes[0]
 	became := time.Now()
 	m.world.BFD = []*announce.BFDProfile{{Name: "fast", ReceiveInterval: 1200 * time.Millisecond, TransmitInterval: 1100 * time.Millisecond, DetectMultiplier: 5}}
 	r.tell(0)
-	await(t, func() string { return r.ask("show", "bfd", "sessions") }, " Up ", " 1.200 ", " 5.500") // BIRD sends so often as we receive, and waits five times as long as we send
+	await(t, func() string { return r.ask("show", "bfd", "sessions") }, " Up ", " 1.200 ", " 5.500") // BIRD sends at this node's receive interval, and waits for five of its transmit intervals
 	for time.Since(became) < 6*time.Second {
 		if got := r.routes(vip4); !slices.Equal(got, all) {
 			t.Fatalf("the route's next hops are %v", got)
 		}
-		time.Sleep(50 * time.Millisecond) // between two looks
+		time.Sleep(50 * time.Millisecond) // the pause between two looks
 	}
 	if log := m.log.String(); strings.Count(log, "session is up") != 1 || strings.Contains(log, "is down") || strings.Contains(log, "restarts") {
 		t.Error("the session did not go on")
@@ -112,9 +112,9 @@ func TestProfileChanged(t *testing.T) {
 	}
 }
 
-// TestBFDOutage: a node dies while a client outside asks every 10 ms, each time from another port.
-// With FAIRWAY_FAULTS=all (make bench-lb) 20 nodes die, and how long some of the answers are missing
-// is what docs/reliability.md keeps.
+// TestBFDOutage: a node dies while a client outside asks every 10 ms, each time from another port. With
+// FAIRWAY_FAULTS=all (make bench-lb) 20 nodes die, and docs/reliability.md has the times for which some answers are
+// missing.
 func TestBFDOutage(t *testing.T) {
 	if os.Getenv("FAIRWAY_FAULTS") != "all" {
 		t.Skip("make bench-lb: it measures")
@@ -140,8 +140,7 @@ func TestBFDOutage(t *testing.T) {
 	}
 }
 
-// outage asks every 10 ms, does fault, and returns after what time the last request was sent that got
-// no answer.
+// outage asks every 10 ms, calls fault, and returns the time from then until the last request without an answer.
 func (r *rack) outage(fault func()) time.Duration {
 	r.t.Helper()
 	var mu sync.Mutex

@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// startFRR starts n nodes' speakers behind FRR, with lines about the nodes, and waits until it leads to
-// all of them. prepare changes node i's world first.
+// startFRR starts the speakers of n nodes behind FRR, with lines about the nodes in its configuration, and waits
+// until FRR leads to all of them. prepare changes node i's world first.
 func startFRR(t *testing.T, n int, peer string, prepare func(i int, w *world), zebra ...string) (r *rack, f *frr, all []string) {
 	t.Helper()
 	needFRR(t)
@@ -31,8 +31,8 @@ func startFRR(t *testing.T, n int, peer string, prepare func(i int, w *world), z
 	return r, f, all
 }
 
-// TestFRR: behind FRR three nodes share the addresses of both families. A speaker that is killed, and a
-// router that is killed and comes back, change the routes in the router's kernel, and have them again.
+// TestFRR: three nodes behind FRR share addresses of both families. When a speaker is killed, or the router is killed
+// and comes back, the routes in the router's kernel go and return.
 func TestFRR(t *testing.T) {
 	r, f, all := startFRR(t, 3, "", nil, noNexthops)
 	for seen := map[string]bool{}; len(seen) < 3; {
@@ -47,7 +47,7 @@ func TestFRR(t *testing.T) {
 
 	f.kill()
 	f.start()
-	r.nodes[1].world.Services = nil // what the former one wrote may be in the kernel still: sessions are new if this comes through
+	r.nodes[1].world.Services = nil // the kernel may still have the killed router's routes; only a new session can bring this change
 	r.tell(1)
 	r.until(vip4, "node-1", "node-3")
 	r.until(vip6, "node-1", "node-3")
@@ -57,7 +57,7 @@ func TestFRR(t *testing.T) {
 	r.until(vip4, "node-1")
 }
 
-// TestFRRPassword: there is no session with a wrong password, and one as soon as it is right.
+// TestFRRPassword: there is no session with a wrong password, and a session as soon as it is right.
 func TestFRRPassword(t *testing.T) {
 	needFRR(t)
 	r := newRack(t, 1)
@@ -76,8 +76,8 @@ func TestFRRPassword(t *testing.T) {
 	r.until(vip4)
 }
 
-// TestFRRGracefulRestart: FRR keeps the routes of a speaker that ends and of one that is killed, until
-// the next one is there.
+// TestFRRGracefulRestart: FRR keeps the routes of a speaker that ends, and of one that is killed, until the next
+// speaker is there.
 func TestFRRGracefulRestart(t *testing.T) {
 	r, f, _ := startFRR(t, 1, "", func(_ int, w *world) { w.Peers[0].EnableGracefulRestart = true })
 	changes := r.monitor()
@@ -100,8 +100,8 @@ func TestFRRGracefulRestart(t *testing.T) {
 	r.goesOnce(changes)
 }
 
-// TestFRRBFD: FRR's bfdd drops the routes of a node whose speaker hangs, and its bgpd has them again. Without
-// BFD nothing would be noticed while the test lasts.
+// TestFRRBFD: FRR's bfdd drops the routes of a node whose speaker hangs, and its bgpd gets them back. Without BFD the
+// test would end before a hold time does.
 func TestFRRBFD(t *testing.T) {
 	r, f, all := startFRR(t, 2, " neighbor nodes bfd 3 300 300\n neighbor nodes timers 80 240\n", func(_ int, w *world) {
 		p := w.Peers[0]
@@ -130,8 +130,8 @@ func TestFRRBFD(t *testing.T) {
 	up("up")
 }
 
-// TestFRRDrain: FRR prefers other ways to those that ask for it, without a line of configuration, and of the
-// connections that a client begins while a node is drained none fails.
+// TestFRRDrain: FRR prefers other routes on request without any configuration, and no connection fails that a client
+// begins while a node is drained.
 func TestFRRDrain(t *testing.T) {
 	r, _, all := startFRR(t, 2, "", nil)
 	changes := r.monitor()
@@ -158,8 +158,8 @@ func TestFRRDrain(t *testing.T) {
 	}
 }
 
-// TestFRRInterface: FRR and a node find each other behind an interface, by router advertisements; the routes to addresses
-// of both families lead to the node's link-local address, and go with the session.
+// TestFRRInterface: FRR and a node find each other behind an interface by router advertisements. The routes to
+// addresses of both families lead to the node's link-local address, and go with the session.
 func TestFRRInterface(t *testing.T) {
 	needFRR(t)
 	r := newRack(t, 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// An frr is FRRouting as the rack's router: zebra, bgpd and bfdd in the fabric's namespace, out of
+// An frr is FRRouting as the rack's router: zebra, bgpd and bfdd in the fabric's namespace. Its programs come from
 // Debian's package, which is unpacked and not installed (make bin/frr).
 type frr struct {
 	r    *rack
@@ -24,10 +24,10 @@ type frr struct {
 	cmds []*exec.Cmd
 }
 
-// frrRoot is where make bin/frr unpacks FRR.
+// frrRoot is the directory into which make bin/frr unpacks FRR.
 const frrRoot = "../../../bin/frr"
 
-// needFRR skips the test where FRR does not run.
+// needFRR skips the test if FRR does not run here.
 func needFRR(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(frrRoot, "usr/lib/frr/bgpd"), "--version")
@@ -37,15 +37,15 @@ func needFRR(t *testing.T) {
 	}
 }
 
-// frrRoom gives a daemon directories and a group of its own: Debian's FRR wants the group frrvty,
-// and writes below /run and /var/tmp whatever its options say.
+// frrRoom gives a daemon directories and a group of its own. Debian's FRR wants the group frrvty, and writes below
+// /run and /var/tmp whatever its options say.
 const frrRoom = `set -e
 mount -t tmpfs none /run; mount -t tmpfs none /var/tmp
 mount --bind "$1/group" /etc/group
 shift; exec "$@"`
 
-// frrConfig is the router's: what nodes announce goes into the fabric's kernel, over several nodes where
-// several do. NODES stands for the nodes, PEER for further lines about them.
+// frrConfig is the router's configuration. The fabric's kernel gets the nodes' routes, over several nodes if several
+// announce. NODES stands for the nodes, PEER for further lines about them.
 const frrConfig = `log stdout
 router bgp 64500
  bgp router-id 172.18.0.1
@@ -65,11 +65,11 @@ NODES
  exit-address-family
 `
 
-// noNexthops keeps zebra from nexthop objects. One that starts after another was killed gives new objects the
-// numbers of those that are still in the kernel, loses routes to them by that, and leaves the old ones for ever.
+// noNexthops makes zebra work without nexthop objects. After a kill, a new zebra gives new objects the numbers of
+// objects that are still in the kernel. It loses routes to them, and leaves the old objects for ever.
 const noNexthops = "no zebra nexthop kernel enable\n"
 
-// newFRR starts FRR with lines about the nodes, and for zebra.
+// newFRR starts FRR with further lines about the nodes, and for zebra.
 func newFRR(r *rack, peer string, zebra ...string) *frr {
 	r.t.Helper()
 	root, err := filepath.Abs(frrRoot)
@@ -122,7 +122,7 @@ func (f *frr) daemon(name string, args ...string) {
 	f.cmds = append(f.cmds, cmd)
 }
 
-// frrEnv lets FRR's programs find the libraries that are unpacked beside them.
+// frrEnv lets FRR's programs find the libraries next to them.
 func frrEnv() []string {
 	var dirs []string
 	for _, pattern := range []string{"usr/lib/*-linux-gnu/frr", "usr/lib/*-linux-gnu", "lib/*-linux-gnu"} {
@@ -136,7 +136,7 @@ func frrEnv() []string {
 	return append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(dirs, ":"))
 }
 
-// kill ends the daemons without a chance to say so.
+// kill kills the daemons.
 func (f *frr) kill() {
 	for _, cmd := range f.cmds {
 		_ = cmd.Process.Kill()
@@ -145,8 +145,8 @@ func (f *frr) kill() {
 	f.cmds = nil
 }
 
-// asking runs a command of a daemon's shell, as vtysh does: a string that ends in 0, and the answer up to
-// three times 0 and a status.
+// asking runs a command in a daemon's shell as vtysh does. The request is a string that ends in 0; the answer ends
+// with three times 0 and a status.
 func (f *frr) asking(daemon, command string) func() string {
 	return func() string {
 		c, err := net.Dial("unix", filepath.Join(f.dir, daemon+".vty"))

@@ -31,8 +31,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// helperEnv makes the test binary the speaker of the node that it names. It reads worlds from
-// its standard input, a line each.
+// helperEnv makes the test binary the speaker of the node that it names. The speaker reads worlds from its standard
+// input, one a line.
 const helperEnv = "FAIRWAY_BGP_TEST"
 
 func TestMain(m *testing.M) {
@@ -41,11 +41,11 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // nearly all of it is waiting: for routers, and for GoBGP's timers
+	_ = flag.Set("test.parallel", "8") // most of the time is waiting for routers and GoBGP's timers
 	testnet.Main(m)
 }
 
-// A world is what a helper's API server and its node's proxy say.
+// A world is the state of a helper's API server and of its node's proxy.
 type world struct {
 	Nodes       []announce.Node
 	Ads         []*announce.BGPAdvertisement
@@ -53,13 +53,13 @@ type world struct {
 	BFD         []*announce.BFDProfile
 	Services    []*announce.Service
 	Endpoints   map[string]announce.Endpoints // by the Service's name
-	Count       int                           // of every Service's endpoints on the node
+	Count       int                           // the number of every Service's endpoints on the node
 	Communities []*announce.Community
 	Passwords   map[string]string
 	Served      []uint16
 }
 
-// worlds is a Source and a Health: the last world that was read.
+// A worlds is a Source and a Health with the last world that was read.
 type worlds struct {
 	mu             sync.Mutex
 	now            world
@@ -95,12 +95,12 @@ func (w *worlds) Served(port uint16) bool {
 	return slices.Contains(w.now.Served, port)
 }
 
-// announced writes which Services are announced to whom, for the test to read.
+// announced writes the announced Services and their peers for the test.
 func (w *worlds) announced(all map[api.Name]Announcement) {
 	fmt.Fprintln(os.Stderr, "intended:", all)
 }
 
-// sessions writes how sessions are.
+// sessions writes the sessions' states for the test.
 func (w *worlds) sessions(all []announce.Standing) {
 	for _, s := range all {
 		fmt.Fprintf(os.Stderr, "session with %s: up %v for %v: %s\n", s.Peer, s.Up, time.Since(s.Since) < patience, s.Reason)
@@ -146,7 +146,8 @@ func runHelper(node string) {
 	}
 }
 
-// tables writes, when it changes, what GoBGP has received of IPv4 and what of it is in its table, and whether the speaker is ready.
+// tables writes, when they change, the numbers of IPv4 routes that GoBGP has received and has in its table, and
+// whether the speaker is ready.
 func (s *Speaker) tables(ctx context.Context) {
 	for last, was := "", ""; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if ready := fmt.Sprintln("ready:", s.Ready()); ready != was {
@@ -179,15 +180,15 @@ var (
 	web  = api.Name{Namespace: "shop", Name: "web"}
 )
 
-// patience is how long a loaded machine may take for anything.
+// patience is the time that a busy machine may need for anything.
 const patience = 60 * time.Second
 
-// A rack is some nodes and their router, which is the fabric. A client is behind it.
+// A rack has nodes and their router, which is the fabric, with a client behind it.
 type rack struct {
 	t        *testing.T
 	net      *testnet.Net
-	at       *testnet.Namespace // where the router is
-	asn      int                // that the router expects of the nodes
+	at       *testnet.Namespace // the router's namespace
+	asn      int                // the nodes' AS that the router expects
 	nodes    []*machine
 	bird     *exec.Cmd
 	birdFile string
@@ -203,11 +204,11 @@ type machine struct {
 	world world
 }
 
-// await waits until get returns what contains all of these, as long as a loaded machine may take.
+// await waits until get returns a text with all of these, as long as a busy machine may need.
 func await(t *testing.T, get func() string, all ...string) {
 	t.Helper()
 	var last string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // between two looks
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // the pause between two looks
 		last = get()
 		if !slices.ContainsFunc(all, func(want string) bool { return !strings.Contains(last, want) }) {
 			return
@@ -216,7 +217,7 @@ func await(t *testing.T, get func() string, all ...string) {
 	t.Fatalf("there is no %q in:\n%s", all, last)
 }
 
-// newRack makes n nodes that have the addresses and answer there, without speakers or a router.
+// newRack makes n nodes that have the addresses and answer there, without speakers and without a router.
 func newRack(t *testing.T, n int) *rack {
 	t.Parallel()
 	r := &rack{t: t, net: testnet.New(t), asn: 64501, birdLog: &testnet.Log{}}
@@ -267,7 +268,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// run runs a program in a namespace and returns what it prints.
+// run runs a program in a namespace and returns its output.
 func (r *rack) run(ns *testnet.Namespace, name string, args ...string) string {
 	r.t.Helper()
 	var out []byte
@@ -290,9 +291,9 @@ func (r *rack) ask(args ...string) string {
 	return string(out)
 }
 
-// birdConfig is the router's: the fabric's kernel gets what nodes announce, over several nodes
-// where several do. BIRD does not wait after errors, or tests would. PEER stands for further lines
-// about the nodes, REST for more.
+// birdConfig is the router's configuration. The fabric's kernel gets the nodes' routes, over several nodes if several
+// announce. BIRD does not wait after errors, because tests would have to. PEER stands for further lines about the
+// nodes, REST for others.
 const birdConfig = `
 log stderr all;
 router id 172.18.0.1;
@@ -308,8 +309,8 @@ template bgp node {
 }
 `
 
-// router starts BIRD, with lines about the nodes and others. Where those about nodes name no AS,
-// the router's is another one than theirs.
+// router starts BIRD with further lines about the nodes, and others. If the lines about the nodes name no AS, the
+// router has another AS than they.
 func (r *rack) router(neighbour, rest string) {
 	r.t.Helper()
 	dir, err := os.MkdirTemp("", "bird") // a socket's path must be short
@@ -344,7 +345,7 @@ func (r *rack) startBird() {
 	must(r.t, r.at.Do(r.bird.Start))
 }
 
-// killBird ends BIRD without a chance to say so; what it wrote into the kernel stays.
+// killBird kills BIRD. Its routes stay in the kernel.
 func (r *rack) killBird() {
 	_ = r.bird.Process.Kill()
 	_ = r.bird.Wait()
@@ -367,7 +368,7 @@ func (r *rack) start(i int) {
 	r.tell(i)
 }
 
-// tell lets node i's speaker know its world.
+// tell sends node i's world to its speaker.
 func (r *rack) tell(i int) {
 	r.t.Helper()
 	line, err := json.Marshal(r.nodes[i].world)
@@ -376,7 +377,7 @@ func (r *rack) tell(i int) {
 	must(r.t, err)
 }
 
-// routes returns the nodes that the router's kernel sends an address' packets to.
+// routes returns the nodes to which the router's kernel sends an address's packets.
 func (r *rack) routes(a netip.Addr) (nodes []string) {
 	family, bits := "-4", "/32"
 	if a.Is6() {
@@ -395,7 +396,7 @@ func (r *rack) routes(a netip.Addr) (nodes []string) {
 func (r *rack) until(a netip.Addr, nodes ...string) {
 	r.t.Helper()
 	var have []string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // between two looks
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // the pause between two looks
 		if have = r.routes(a); slices.Equal(have, nodes) {
 			return
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
 )
 
-// A liveness knows by BFD which routers are gone. A session does not wait for BFD to come up: a
-// router without it is one that is not watched.
+// A liveness finds routers that are gone by BFD. A session does not wait for BFD to come up: a router without BFD is not
+// watched.
 type liveness struct {
 	log    *slog.Logger
 	watch  *bfd.Watch
@@ -20,10 +20,10 @@ type liveness struct {
 
 	mu   sync.Mutex
 	want []bfd.Config
-	lost map[bfd.Config]string // why, of those that went down since the last look
+	lost map[bfd.Config]string // routers that went down since the last takeLost, with the reason
 }
 
-// watched is the router of a session as BFD knows it; false: it is not watched.
+// watched returns the BFD configuration of a session; false: it has none.
 func watched(c announce.SessionConfig) (w bfd.Config, ok bool) {
 	return bfd.Config{
 		Peer: c.Address.Addr(), Source: c.Source, Receive: c.BFD.Receive, Transmit: c.BFD.Transmit, Multiplier: c.BFD.Multiplier,
@@ -31,13 +31,13 @@ func watched(c announce.SessionConfig) (w bfd.Config, ok bool) {
 	}, c.BFD != announce.BFD{}
 }
 
-// onLink reports whether an address is of one of the node's networks. Routers of the node's own AS
-// need not be: BFD must know, as there are two kinds of it (RFC 5881, RFC 5883).
+// onLink reports whether an address is on one of the node's networks. Routers of the node's own AS may be farther away,
+// and need the multi-hop form of BFD (RFC 5883).
 func onLink(a netip.Addr) bool {
 	return onLinks()(a)
 }
 
-// onLinks is onLink for many addresses: the node's networks are read with the first one.
+// onLinks returns onLink for many addresses. It reads the node's networks once.
 func onLinks() func(netip.Addr) bool {
 	read := sync.OnceValues(netns.Addrs)
 	return func(a netip.Addr) bool {
@@ -49,7 +49,7 @@ func onLinks() func(netip.Addr) bool {
 	}
 }
 
-// set says which sessions there are, and for which nodes this one is a route reflector.
+// set replaces the watched routers: those of the sessions, and the clients of the route reflector.
 func (l *liveness) set(all []announce.Session, reflector *announce.Reflector) {
 	var want []bfd.Config
 	add := func(c announce.SessionConfig) {
@@ -69,24 +69,24 @@ func (l *liveness) set(all []announce.Session, reflector *announce.Reflector) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.want = want
-	was := l.lost
+	before := l.lost
 	l.lost = map[bfd.Config]string{}
-	for c, reason := range was {
+	for c, reason := range before {
 		l.note(c, reason)
 	}
 }
 
-// note keeps that a router was lost, for who watches it now, perhaps in another way than then. l.mu is held.
+// note records a lost router, also if its session has another BFD configuration now. l.mu is held.
 func (l *liveness) note(c bfd.Config, reason string) {
 	known := slices.Contains(l.want, c)
 	for _, w := range l.want {
-		if w == c || !known && w.Way() == c.Way() {
+		if w == c || !known && w.Fixed() == c.Fixed() {
 			l.lost[w] = reason
 		}
 	}
 }
 
-// problems says which routers cannot be watched.
+// problems returns the routers that cannot be watched.
 func (l *liveness) problems(all []announce.Session) (problems []announce.PeerProblem) {
 	for _, s := range all {
 		w, _ := watched(s.SessionConfig)
@@ -97,18 +97,18 @@ func (l *liveness) problems(all []announce.Session) (problems []announce.PeerPro
 	return problems
 }
 
-// changed is called by the Watch.
+// changed handles a Change of the Watch.
 func (l *liveness) changed(c bfd.Change) {
 	log := l.log.With("address", c.Config.Peer)
 	switch {
 	case c.Problem:
-		l.notify() // it is reported
+		l.notify() // the next decision reports the problem
 		return
 	case c.Up:
 		log.Info("BFD is up")
 		return
 	case c.Admin:
-		log.Info("BFD is down", "reason", c.Reason) // the session ends by itself, if it does (RFC 5882, 4.1)
+		log.Info("BFD is down", "reason", c.Reason) // the BGP session need not end (RFC 5882, 4.1)
 		return
 	}
 	log.Warn("BFD is down", "reason", c.Reason)
@@ -118,7 +118,7 @@ func (l *liveness) changed(c bfd.Change) {
 	l.notify()
 }
 
-// takeLost reports, once, whether the router of a session was lost.
+// takeLost reports once that the router of a session was lost.
 func (l *liveness) takeLost(c announce.SessionConfig) (reason string, lost bool) {
 	w, ok := watched(c)
 	if !ok {

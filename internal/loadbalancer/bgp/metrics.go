@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
 )
 
-// Metrics are a Speaker's, by MetalLB's names. Its label peer is ADDRESS:PORT, as
-// there, and ADDRESS:PORT/VRF of one in a VRF.
+// Metrics are a Speaker's metrics with MetalLB's names. The label peer is ADDRESS:PORT as in MetalLB, and ADDRESS:PORT/VRF
+// for a router in a VRF.
 type Metrics struct{ speaker atomic.Pointer[Speaker] }
 
 // NewMetrics registers the metrics of a Speaker that New makes later.
@@ -49,7 +49,7 @@ var (
 	}
 )
 
-// bfdMetrics are those of a router that is watched, its label peer being the address.
+// bfdMetrics are the metrics of a watched router. Their label peer is its address.
 var bfdMetrics = [...]struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
@@ -67,7 +67,7 @@ var bfdMetrics = [...]struct {
 	{bfdDesc("session_down_events", "Times that the BFD session with a router went down"), prometheus.CounterValue, func(s bfd.Status) uint64 { return s.Downs }},
 }
 
-// Describe is a part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	c <- sessionUp
 	c <- announced
@@ -80,7 +80,7 @@ func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is a part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	s := m.speaker.Load()
 	if s == nil {
@@ -88,7 +88,7 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	watchedOnce := map[bfd.Config]bool{} // sessions with one router share it
+	watchedOnce := map[bfd.Config]bool{} // sessions with one router share its BFD session
 	for _, have := range s.sessions {
 		config := have.config
 		config.BFD = have.bfd
@@ -101,7 +101,7 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 		}
 		peer := have.config.Address.String()
 		if vrf := have.config.VRF; vrf != "" {
-			peer += "/" + vrf // another one may have a router of the same address
+			peer += "/" + vrf // another VRF may have a router with the same address
 		}
 		gauge := func(d *prometheus.Desc, v int) {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), peer)

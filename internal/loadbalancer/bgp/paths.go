@@ -15,9 +15,9 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// linkBandwidth is the Link Bandwidth extended community (RFC 10005) in both forms, with the same
-// value: some routers know only the transitive one, others only the other one. An endpoint counts as
-// 1 Mbit/s: what routers keep in 32 bits of bytes a second is enough for 34,000.
+// linkBandwidth returns the Link Bandwidth extended community (RFC 10005) in both forms with the same value: some routers
+// know only the transitive form, others only the non-transitive one. An endpoint counts as 1 Mbit/s. Routers keep 32 bits
+// of bytes a second, which are enough for 34,000 endpoints.
 func linkBandwidth(asn uint32, endpoints int) wire.PathAttributeInterface {
 	const perEndpoint, most = 125_000, 34_000
 	if asn > math.MaxUint16 {
@@ -32,12 +32,12 @@ func linkBandwidth(asn uint32, endpoints int) wire.PathAttributeInterface {
 	})
 }
 
-// path is a route as GoBGP wants it, for the router of a session.
+// path returns a route in GoBGP's form for the router of a session.
 func path(r announce.Route, c announce.SessionConfig) (*apiutil.Path, error) {
 	if r.Leaving {
 		r.Communities = append(slices.Clone(r.Communities), announce.GracefulShutdown)
 		if r.LocalPref = 0; c.Internal() {
-			r.LocalPref = 1 // 0 is the default here
+			r.LocalPref = 1 // 0 would leave the attribute out
 		}
 	}
 	nlri, err := wire.NewIPAddrPrefix(r.Prefix)
@@ -93,7 +93,7 @@ func path(r announce.Route, c announce.SessionConfig) (*apiutil.Path, error) {
 	return p, nil
 }
 
-// familiesOf are the families of addresses whose routes a session carries.
+// familiesOf returns the address families of a session.
 func familiesOf(c announce.SessionConfig) (all []wire.Family) {
 	if c.IPv4 {
 		all = append(all, wire.RF_IPv4_UC)
@@ -104,7 +104,7 @@ func familiesOf(c announce.SessionConfig) (all []wire.Family) {
 	return all
 }
 
-// receivedPathsOf are what a peer of a server announces.
+// receivedPathsOf returns the routes from a peer of a server.
 func receivedPathsOf(from *server.BgpServer, c announce.SessionConfig, router netip.Addr, log *slog.Logger) (all []receivedPath) {
 	for _, family := range familiesOf(c) {
 		r := apiutil.ListPathRequest{TableType: gobgp.TableType_TABLE_TYPE_ADJ_IN, Name: router.String(), Family: family}
@@ -118,7 +118,7 @@ func receivedPathsOf(from *server.BgpServer, c announce.SessionConfig, router ne
 			}
 		})
 		if err != nil {
-			log.Warn("what the router announces cannot be read", "err", err)
+			log.Warn("cannot read the router's routes", "err", err)
 		}
 	}
 	return all
@@ -142,7 +142,7 @@ func receivedPathOf(p *apiutil.Path) receivedPath {
 			}
 		}
 	}
-	for _, attr := range p.Attrs { // RFC 8326: it is about to go
+	for _, attr := range p.Attrs { // RFC 8326: the route will be withdrawn
 		if a, ok := attr.(*wire.PathAttributeCommunities); ok && slices.Contains(a.Value, announce.GracefulShutdown.Number()) {
 			o.pref = 0
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// Ready says what this node's routers have not been told yet, if anything: nil when every session is up that the
-// objects ask for, with routes that were decided with all that the node's proxy was asked for. It may be called by any
-// goroutine. That a router has written the routes into its kernel nobody says.
+// Ready returns why this node's routers do not have all routes yet. It returns nil when all wanted sessions are up with
+// their final routes. It cannot know whether a router has written the routes into its kernel. It may be called by any
+// goroutine.
 func (s *Speaker) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,8 @@ func (s *Speaker) Ready() error {
 	return nil
 }
 
-// missingInput returns what has not been received yet before the decision is the one that routers are to know; empty: nothing.
+// missingInput returns the input that a final decision still lacks; empty: nothing. asked are the ports at which the proxy
+// is asked.
 func (s *Speaker) missingInput(in announce.BGPInput, asked map[uint16]bool) string {
 	for device := range announce.Interfaces(in) {
 		if !s.neighbours.router(device).IsValid() {
@@ -37,7 +38,7 @@ func (s *Speaker) missingInput(in announce.BGPInput, asked map[uint16]bool) stri
 	}
 	for port := range asked {
 		if !s.cfg.Health.Served(port) {
-			return fmt.Sprintf("the node's proxy has not said yet at port %d that it has programmed the kernel", port)
+			return fmt.Sprintf("the node's proxy has not confirmed yet at port %d that it has programmed the kernel", port)
 		}
 	}
 	return ""

@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// staleTime is how long after its start a Speaker holds on to what the one before had received from
-	// a router whose session is not up yet, and filling how long a session's first routes take.
-	staleTime         = 30 * time.Second
+	// staleTime is how long a Speaker keeps the routes that the process before it received, while the router's session is
+	// not up yet.
+	staleTime = 30 * time.Second
+	// initialUpdateTime is how long a router may take to send its routes after its session is up.
 	initialUpdateTime = 2 * time.Second
-	// defaultPref is the LOCAL_PREF of routes without one.
+	// defaultPref is the LOCAL_PREF of a route that has none.
 	defaultPref = 100
 )
 
-// podCIDRs are what the agent wants announced. What cannot be read is as it was.
+// podCIDRs returns the prefixes that the agent wants to announce. After an error it returns the last ones.
 func (s *Speaker) podCIDRs() []netip.Prefix {
 	all, err := s.cfg.RIB.PodCIDRs()
 	if err != nil {
@@ -30,14 +31,14 @@ func (s *Speaker) podCIDRs() []netip.Prefix {
 	return all
 }
 
-// publishReceived publishes to the agent what routers announce, until ctx ends. Then it stays as it is: the next
-// Speaker receives it again.
+// publishReceived gives the routers' routes to the agent until ctx ends. Then they stay, and the next Speaker receives
+// them again.
 func (s *Speaker) publishReceived(ctx context.Context) {
 	before, err := s.cfg.RIB.Received()
 	if err != nil {
 		s.cfg.Log.Warn("cannot read the last routes to pods; they return with the routers' sessions", "err", err)
 	}
-	began, nothing := time.Now(), false // written is that there are none
+	began, wroteNone := time.Now(), false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -49,7 +50,7 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 		}
 		asked, err := s.cfg.RIB.Asked()
 		if err != nil {
-			continue // podCIDRs says so
+			continue // podCIDRs logs the error
 		}
 		var all []rib.Route
 		if asked {
@@ -61,12 +62,12 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if asked || !nothing { // else no pod network of this node wants to know, and there is nothing
+		if asked || !wroteNone { // the agent does not ask: write an empty list once
 			err = s.cfg.RIB.SetReceived(all)
-			nothing = err == nil && !asked
+			wroteNone = err == nil && !asked
 		}
 		if err != nil {
-			s.cfg.Log.Error("cannot tell the agent what routers announce, will try again", "err", err, "again", retryPause)
+			s.cfg.Log.Error("cannot give the routers' routes to the agent, will try again", "err", err, "again", retryPause)
 			timer.Reset(retryPause)
 		} else if len(before) > 0 {
 			timer.Reset(initialUpdateTime / 4)
@@ -74,7 +75,7 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 	}
 }
 
-// routesChanged is called when a router has announced something. A route reflector passes it on.
+// routesChanged is called when a router has changed its routes. A route reflector passes them on.
 func (s *Speaker) routesChanged() {
 	s.signalReceived()
 	if s.reflects.Load() {
@@ -82,7 +83,7 @@ func (s *Speaker) routesChanged() {
 	}
 }
 
-// signalReceived makes publishReceived read the sessions again.
+// signalReceived makes publishReceived read the routes again.
 func (s *Speaker) signalReceived() {
 	select {
 	case s.receivedChanged <- struct{}{}:
@@ -94,52 +95,53 @@ func compareRoutes(a, b rib.Route) int {
 	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.NextHop.Compare(b.NextHop), a.Router.Compare(b.Router))
 }
 
-// initialUpdateDone reports whether a router has had the time to announce all its routes; of no valid router, whether
-// all have.
+// initialUpdateDone reports whether a router has had the time to send all its routes. The zero Addr asks about all
+// routers.
 func (s *Speaker) initialUpdateDone(router netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	is := false
+	done := false
 	for _, have := range s.sessions {
 		if !router.IsValid() || have.config.Address.Addr() == router {
 			since := have.upSince()
-			if is = !since.IsZero() && time.Since(since) > initialUpdateTime; !is {
+			if done = !since.IsZero() && time.Since(since) > initialUpdateTime; !done {
 				return false
 			}
 		}
 	}
-	return is
+	return done
 }
 
-// A receivedPath is what one router announces of a prefix.
+// A receivedPath is a router's route to a prefix.
 type receivedPath struct {
 	rib.Route
-	pref uint32 // higher is better
-	hops int    // fewer are better, at equal pref
-	path []uint32
+	pref uint32   // higher is better
+	hops int      // fewer are better, at equal pref
+	path []uint32 // ASNs
 }
 
+// compare returns a positive number if o is better.
 func (o receivedPath) compare(than receivedPath) int {
 	return cmp.Or(cmp.Compare(o.pref, than.pref), cmp.Compare(than.hops, o.hops))
 }
 
-// received returns the best offers for each prefix: those of several routers where they are equal.
+// received returns the best routes to each prefix: several ones if routers offer equal ones.
 func (s *Speaker) received() []rib.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	best := map[netip.Prefix][]receivedPath{}
 	for _, have := range s.sessions {
 		for _, o := range have.receivedPaths() {
-			was := best[o.Prefix]
+			have := best[o.Prefix]
 			switch {
-			case len(was) == 0 || o.compare(was[0]) > 0:
+			case len(have) == 0 || o.compare(have[0]) > 0:
 				best[o.Prefix] = []receivedPath{o}
-			case o.compare(was[0]) == 0:
-				best[o.Prefix] = append(was, o)
+			case o.compare(have[0]) == 0:
+				best[o.Prefix] = append(have, o)
 			}
 		}
 	}
-	all := []rib.Route{} // none is not nil: the agent asks
+	all := []rib.Route{} // not nil, because the agent asks
 	for _, offers := range best {
 		for _, o := range offers {
 			all = append(all, o.Route)
@@ -148,7 +150,7 @@ func (s *Speaker) received() []rib.Route {
 	return all
 }
 
-// receivedPaths are what the router announces now, or did before it restarted.
+// receivedPaths returns the router's routes now, or from before its graceful restart.
 func (s *session) receivedPaths() (all []receivedPath) {
 	if s.upSince().IsZero() && !s.config.GracefulRestart {
 		return nil

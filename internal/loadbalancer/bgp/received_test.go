@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestOffers: which router is preferred, as path attributes say.
+// TestOffers: path attributes decide which router is preferred.
 func TestOffers(t *testing.T) {
 	asPath := func(n int) wire.PathAttributeInterface {
 		all := make([]uint32, n)
@@ -42,7 +42,7 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// TestUnreadablePodCIDRs: an error withdraws nothing.
+// TestUnreadablePodCIDRs: after an error nothing is withdrawn.
 func TestUnreadablePodCIDRs(t *testing.T) {
 	dir := rib.Dir(t.TempDir())
 	s := &Speaker{cfg: Config{RIB: dir, Log: slog.New(slog.DiscardHandler)}}
@@ -53,7 +53,7 @@ func TestUnreadablePodCIDRs(t *testing.T) {
 	if got := s.podCIDRs(); !slices.Equal(got, cidrs) {
 		t.Errorf("to announce are %v", got)
 	}
-	s.cfg.RIB = rib.Dir(fmt.Sprintf("%s/%0300d", t.TempDir(), 0)) // no such name can be
+	s.cfg.RIB = rib.Dir(fmt.Sprintf("%s/%0300d", t.TempDir(), 0)) // this name is too long to exist
 	if got := s.podCIDRs(); !slices.Equal(got, cidrs) {
 		t.Errorf("after an error to announce are %v", got)
 	}

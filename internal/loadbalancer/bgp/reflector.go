@@ -15,25 +15,25 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// maxOfClient is how many prefixes a node may send to its route reflector: its podCIDRs.
+// maxOfClient is the number of prefixes that a client node may send: its podCIDRs.
 const maxOfClient = 100
 
-// A reflector speaks with the nodes that this node speaks for: it alone listens. It tells them what routers announce, and
-// hears their podCIDRs, which sessions tell the routers. Nodes tell each other nothing by it: they have the Node objects.
+// A reflector is this node's route reflector. Client nodes connect to it. It passes routes from routers to the clients,
+// and the clients' podCIDRs to the routers. It passes nothing between clients, which know each other from Node objects.
 type reflector struct {
 	asn     uint32
 	id      netip.Addr
 	listen  []netip.Addr
 	log     *slog.Logger
 	server  *server.BgpServer
-	table   *session // what the clients are told; it is no session
+	table   *session // holds the routes for the clients; it has no router
 	clients map[netip.Addr]announce.Client
 
 	mu sync.Mutex
 	up map[netip.Addr]bool
 }
 
-// newReflector begins to listen.
+// newReflector listens for clients. changed is called when a client's session or routes change.
 func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*reflector, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	r := &reflector{asn: want.ASN, id: want.RouterID, listen: want.Listen, log: log, clients: map[netip.Addr]announce.Client{}, up: map[netip.Addr]bool{}}
@@ -62,27 +62,27 @@ func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*
 	return r, nil
 }
 
-// changed logs which nodes come and go.
+// changed returns a function that logs changes of the clients' sessions, and calls notify.
 func (r *reflector) changed(notify func()) func(*peerState, bool) {
 	return func(state *peerState, up bool) {
 		node := state.NeighborAddress
 		r.mu.Lock()
-		was := r.up[node]
+		before := r.up[node]
 		r.up[node] = up
 		r.mu.Unlock()
-		if up != was {
+		if up != before {
 			r.log.Info("route reflector: the session with a node changed", "address", node, "up", up)
 			notify()
 		}
 	}
 }
 
-// sameConfig reports whether the reflector can become want without a new start.
+// sameConfig reports whether the reflector can serve want without a new start.
 func (r *reflector) sameConfig(want *announce.Reflector) bool {
 	return want != nil && r.asn == want.ASN && r.id == want.RouterID && slices.Equal(r.listen, want.Listen)
 }
 
-// sync makes the nodes that it speaks with those of want.
+// sync replaces the clients.
 func (r *reflector) sync(want []announce.Client) error {
 	ctx := context.Background()
 	all := map[netip.Addr]announce.Client{}
@@ -105,8 +105,8 @@ func (r *reflector) sync(want []announce.Client) error {
 		}
 		p := peer(c.SessionConfig, false)
 		p.Transport.PassiveMode = true
-		p.Conf.AllowAspathLoopLocal = true // the nodes' AS is in the path of what routers say of other nodes
-		// What a node forwards for its pods has come one hop already (RFC 5082).
+		p.Conf.AllowAspathLoopLocal = true // routes to other nodes come back from routers with the nodes' AS in their path
+		// Packets of a node's pods have made one hop already, and are refused (RFC 5082).
 		p.TtlSecurity = &gobgp.TtlSecurity{Enabled: true, TtlMin: hopLimit}
 		for _, f := range p.AfiSafis {
 			f.PrefixLimits.MaxPrefixes = maxOfClient
@@ -119,7 +119,8 @@ func (r *reflector) sync(want []announce.Client) error {
 	return nil
 }
 
-// clientPodCIDRs are the podCIDRs that nodes announce now, with the nodes as next hops: of each only its own.
+// clientPodCIDRs returns the podCIDRs that clients announce, each with its node as next hop. A client may announce only
+// its own podCIDRs.
 func (r *reflector) clientPodCIDRs() (all []announce.Route) {
 	for addr, c := range r.clients {
 		for _, o := range receivedPathsOf(r.server, c.SessionConfig, addr, r.log) {
@@ -131,19 +132,19 @@ func (r *reflector) clientPodCIDRs() (all []announce.Route) {
 	return all
 }
 
-// reset ends the session with a node that does not answer any more.
+// reset ends the session with a client that does not answer any more.
 func (r *reflector) reset(c announce.Client, reason string) {
 	err := r.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: c.Address.Addr().String(), Communication: "BFD: " + reason})
 	if err != nil {
-		r.log.Warn("route reflector: a session could not be ended", "node", c.Peer, "err", err)
+		r.log.Warn("route reflector: cannot end a session", "node", c.Peer, "err", err)
 	}
 }
 
-// advertise advertises to the clients what routers announce.
+// advertise sends the best of these routes to the clients.
 func (r *reflector) advertise(all []receivedPath) error {
 	best := map[netip.Prefix]receivedPath{}
 	for _, o := range all {
-		if was, ok := best[o.Prefix]; !ok || o.compare(was) > 0 || o.compare(was) == 0 && o.NextHop.Less(was.NextHop) {
+		if have, ok := best[o.Prefix]; !ok || o.compare(have) > 0 || o.compare(have) == 0 && o.NextHop.Less(have.NextHop) {
 			best[o.Prefix] = o
 		}
 	}
@@ -157,7 +158,8 @@ func (r *reflector) advertise(all []receivedPath) error {
 // stop ends all sessions.
 func (r *reflector) stop() { r.server.Stop() }
 
-// reflect makes the node a route reflector, or not any more. s.mu is held.
+// reflect starts, changes or ends this node's route reflector. It returns the time until the next try; 0: none. s.mu is
+// held.
 func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
 	if s.reflector != nil && !s.reflector.sameConfig(want) {
 		s.reflector.stop()
@@ -189,7 +191,7 @@ func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
 	return 0
 }
 
-// reflectedPodCIDRs are the podCIDRs of other nodes that this one advertises to the router of a session. s.mu is held.
+// reflectedPodCIDRs returns the clients' podCIDRs for the router of a session. s.mu is held.
 func (s *Speaker) reflectedPodCIDRs(to announce.Session) []announce.Route {
 	if s.reflector == nil || to.Reflected {
 		return nil
@@ -199,7 +201,8 @@ func (s *Speaker) reflectedPodCIDRs(to announce.Session) []announce.Route {
 	})
 }
 
-// advertiseToClients advertises what routers announce to the nodes that this one speaks for. s.mu is held.
+// advertiseToClients passes the routers' routes to the clients. It returns the time until the next try; 0: none. s.mu is
+// held.
 func (s *Speaker) advertiseToClients() (next time.Duration) {
 	if s.reflector == nil {
 		return 0
@@ -211,7 +214,7 @@ func (s *Speaker) advertiseToClients() (next time.Duration) {
 		}
 	}
 	if err := s.reflector.advertise(all); err != nil {
-		s.cfg.Log.Error("cannot pass on what routers announce, will try again", "err", err, "again", retryPause)
+		s.cfg.Log.Error("cannot pass on the routers' routes, will try again", "err", err, "again", retryPause)
 		return retryPause
 	}
 	return 0

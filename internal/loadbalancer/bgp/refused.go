@@ -15,7 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// connectErrors is a log that keeps nothing of GoBGP's but why there is no session yet: the rest comes as states.
+// A connectErrors handles GoBGP's log. It takes the reasons why there is no session yet, and drops all other records:
+// GoBGP reports other changes as states.
 type connectErrors struct{ s *session }
 
 func (connectErrors) Enabled(_ context.Context, l slog.Level) bool { return l <= slog.LevelInfo }
@@ -29,19 +30,19 @@ func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
 	})
 	switch r.Message {
 	case "failed to connect":
-		h.s.connectFailed("the router cannot be reached", unreached(h.s.config, api.Cut(attrs["Error"].String(), 300)))
-	case "outgoing connection IO error": // before its OPEN
-		h.s.connectFailed("the router refuses the session", unknown(h.s.config))
+		h.s.connectFailed("the router cannot be reached", unreachableReason(h.s.config, api.Cut(attrs["Error"].String(), 300)))
+	case "outgoing connection IO error": // before the router's OPEN
+		h.s.connectFailed("the router refuses the session", earlyEndReason(h.s.config))
 	case "sent notification":
-		if reason := disagreed(h.s.config, attrs["Code"], attrs["Subcode"]); reason != "" {
+		if reason := openErrorReason(h.s.config, attrs["Code"], attrs["Subcode"]); reason != "" {
 			h.s.connectFailed("the session is refused", reason)
 		}
 	}
 	return nil
 }
 
-// unreached is why a router cannot be connected to, with what it may come from.
-func unreached(c announce.SessionConfig, reason string) string {
+// unreachableReason adds the likely cause to the error of a connection.
+func unreachableReason(c announce.SessionConfig, reason string) string {
 	switch {
 	case strings.HasSuffix(reason, unix.EHOSTUNREACH.Error()) && !c.MultiHop && !c.Internal():
 		return reason + " [is peerAddress right? A router that is more than one hop away needs ebgpMultiHop]"
@@ -51,33 +52,34 @@ func unreached(c announce.SessionConfig, reason string) string {
 	return reason
 }
 
-// refusal is why a session ended that was not up yet; empty: it did not, or that is known from the log.
-func refusal(c announce.SessionConfig, state apiutil.PeerState) string {
+// refusalReason returns why a session ended before it was up; empty: it did not, or connectErrors knows the reason.
+func refusalReason(c announce.SessionConfig, state apiutil.PeerState) string {
 	switch state.DisconnectReason {
-	case gobgp.PeerState_DISCONNECT_REASON_INVALID_MSG, // GoBGP expects no notification then, and does not say what is in it
+	case gobgp.PeerState_DISCONNECT_REASON_INVALID_MSG, // GoBGP expects no notification in this state and drops its text
 		gobgp.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, gobgp.PeerState_DISCONNECT_REASON_READ_FAILED:
-		return unknown(c)
+		return earlyEndReason(c)
 	}
 	return ""
 }
 
-// unknown is said of a router that ends a connection before there is a session.
-func unknown(c announce.SessionConfig) string {
+// earlyEndReason is the reason if a router ends a connection before there is a session.
+func earlyEndReason(c announce.SessionConfig) string {
 	return fmt.Sprintf("the router ends the connection before there is a session [does it have this node as its neighbour, in AS %d?]", c.LocalASN)
 }
 
-// disagreed is what a notification of ours means, if it is about how sessions begin; empty: it is not.
-func disagreed(c announce.SessionConfig, code, subcode slog.Value) string {
+// openErrorReason returns the reason in this node's own notification about the router's OPEN message; empty: it is about
+// something else.
+func openErrorReason(c announce.SessionConfig, code, subcode slog.Value) string {
 	if code.Kind() != slog.KindInt64 || subcode.Kind() != slog.KindInt64 {
 		return ""
 	}
 	switch major, minor := uint8(code.Int64()), uint8(subcode.Int64()); {
-	case major == wire.BGP_ERROR_FSM_ERROR: // instead of an OPEN the router says what it does not like
-		return unknown(c)
+	case major == wire.BGP_ERROR_FSM_ERROR: // the router has sent a notification instead of an OPEN
+		return earlyEndReason(c)
 	case major != wire.BGP_ERROR_OPEN_MESSAGE_ERROR:
 		return ""
 	case minor == wire.BGP_ERROR_SUB_BAD_PEER_AS:
-		return fmt.Sprintf("the router is not in AS %d [peerASN and dynamicASN must say what it is in]", c.PeerASN)
+		return fmt.Sprintf("the router is not in AS %d [set peerASN or dynamicASN to the router's AS]", c.PeerASN)
 	default:
 		return wire.NewNotificationErrorCode(major, minor).String()
 	}

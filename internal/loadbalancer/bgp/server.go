@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// maxReceived is how many prefixes of a family a router may send us. They are kept (GoBGP
-	// does), and go to the agent, if it asks; a router that sends more loses its session for a while.
+	// maxReceived is how many prefixes of a family a router may send. GoBGP keeps them in memory. A router that sends more
+	// loses its session for shunPause.
 	maxReceived = 10000
-	// restartTime is how long a router with graceful restart keeps our routes without us.
+	// restartTime is how long a router with graceful restart keeps this node's routes without a session.
 	restartTime = 120 * time.Second
-	// deferral is how long after a restart we wait for the router's own routes.
-	deferral = 15 * time.Second
-	// hopLimit is the TTL towards routers that are more than one hop away.
+	// deferralTime is how long a restarted speaker waits for the router's routes.
+	deferralTime = 15 * time.Second
+	// hopLimit is the TTL of packets to routers that are more than one hop away.
 	hopLimit = 255
-	// endlessHold stands for a session that never expires: GoBGP has no such.
+	// endlessHold stands for a hold time that never ends, which GoBGP lacks.
 	endlessHold = 65535 * time.Second
-	// allowOwn is how often the nodes' AS may be in the path of what a router announces: other nodes'
-	// podCIDRs come so, where all nodes have one ASN.
-	allowOwn = 8
-	// importPolicy is the name of what rejects all that a router announces.
+	// maxOwnASN is how often the nodes' ASN may be in the path of a route. Routes to other nodes' podCIDRs have it if all
+	// nodes share one ASN.
+	maxOwnASN = 8
+	// importPolicy is the name of the policy that rejects all routes from routers.
 	importPolicy = "ours-only"
 )
 
-// newServer starts a GoBGP server with one peer. It listens nowhere. There is one for each
-// session, so that each has its own ASN, router ID and routes, and nothing that one router
-// says reaches another.
+// newServer starts a GoBGP server with one peer and no port. Each session has a server of its own, so that it has its own
+// ASN, router ID and routes, and no route from one router reaches another. changed is called when the session's state
+// changes, received when the router has changed its routes.
 func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(state *peerState, up bool), received func()) (*server.BgpServer, error) {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(log), new(slog.LevelVar)))
 	go s.Serve()
-	ctx := context.Background() // these wait for the server's own loop only
+	ctx := context.Background() // these calls wait only for the server's own loop
 	err := s.StartBgp(ctx, &gobgp.StartBgpRequest{Global: &gobgp.Global{Asn: c.LocalASN, RouterId: c.RouterID.String(), ListenPort: -1}})
 	if err == nil {
 		err = rejectReceived(ctx, s)
@@ -57,10 +57,10 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 	return s, nil
 }
 
-// peerState is what GoBGP says of a session.
+// peerState is GoBGP's state of a session.
 type peerState = apiutil.PeerState
 
-// watchServer calls changed when the state of a session changes, and received when something is announced to us.
+// watchServer calls changed when a session's state changes, and received when a peer has changed its routes.
 func watchServer(ctx context.Context, s *server.BgpServer, changed func(state *peerState, up bool), received func()) error {
 	return s.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
@@ -72,7 +72,7 @@ func watchServer(ctx context.Context, s *server.BgpServer, changed func(state *p
 	}, server.WatchPeer(), server.WatchUpdate(false, "", ""))
 }
 
-// rejectReceived lets nothing into the table but what we put there.
+// rejectReceived accepts only this node's own routes into the table.
 func rejectReceived(ctx context.Context, s *server.BgpServer) error {
 	p := &gobgp.Policy{Name: importPolicy, Statements: []*gobgp.Statement{{
 		Name:       importPolicy,
@@ -88,14 +88,14 @@ func rejectReceived(ctx context.Context, s *server.BgpServer) error {
 	}})
 }
 
-// peer is the router as GoBGP wants it.
+// peer returns the router in GoBGP's form. restarting says that the process before may have left routes.
 func peer(c announce.SessionConfig, restarting bool) *gobgp.Peer {
 	hold := c.Hold
 	if hold == 0 {
 		hold = endlessHold
 	}
 	p := &gobgp.Peer{
-		Conf:      &gobgp.PeerConf{NeighborAddress: c.Address.Addr().String(), PeerAsn: c.PeerASN, LocalAsn: c.LocalASN, AuthPassword: c.Password, AllowOwnAsn: allowOwn},
+		Conf:      &gobgp.PeerConf{NeighborAddress: c.Address.Addr().String(), PeerAsn: c.PeerASN, LocalAsn: c.LocalASN, AuthPassword: c.Password, AllowOwnAsn: maxOwnASN},
 		Transport: &gobgp.Transport{RemotePort: uint32(c.Address.Port())},
 		Timers: &gobgp.Timers{Config: &gobgp.TimersConfig{
 			HoldTime: seconds(hold), KeepaliveInterval: seconds(c.Keepalive), ConnectRetry: seconds(c.Connect),
@@ -107,14 +107,14 @@ func peer(c announce.SessionConfig, restarting bool) *gobgp.Peer {
 		p.Transport.LocalAddress = c.Source.String()
 	}
 	if c.Reflected {
-		p.TtlSecurity = &gobgp.TtlSecurity{Enabled: true} // the reflector wants it; its own first packets do not have it
+		p.TtlSecurity = &gobgp.TtlSecurity{Enabled: true} // the reflector requires it; the reflector's first packets lack it
 	}
 	if c.MultiHop {
 		p.EbgpMultihop = &gobgp.EbgpMultihop{Enabled: true, MultihopTtl: hopLimit}
 	}
 	if c.GracefulRestart {
 		p.GracefulRestart = &gobgp.GracefulRestart{
-			Enabled: true, RestartTime: uint32(restartTime.Seconds()), DeferralTime: uint32(deferral.Seconds()), LocalRestarting: restarting,
+			Enabled: true, RestartTime: uint32(restartTime.Seconds()), DeferralTime: uint32(deferralTime.Seconds()), LocalRestarting: restarting,
 		}
 	}
 	for _, f := range familiesOf(c) {
@@ -128,5 +128,5 @@ func peer(c announce.SessionConfig, restarting bool) *gobgp.Peer {
 	return p
 }
 
-// seconds rounds up: BGP counts in seconds.
+// seconds rounds up to BGP's unit.
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }

@@ -18,18 +18,18 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// closing is how long a session may take to end in order.
-const closing = 2 * time.Second
+// closeTimeout is how long a session may take to end in order.
+const closeTimeout = 2 * time.Second
 
-// A session is one with a router: GoBGP's server, and what it has been given.
+// A session is a BGP session with a router, and its GoBGP server.
 type session struct {
-	config     announce.SessionConfig // without BFD, whose intervals may change while the session goes on
-	bfd        announce.BFD           // of the Speaker's mu
+	config     announce.SessionConfig // without BFD, which may change while the session goes on
+	bfd        announce.BFD           // guarded by the Speaker's mu
 	log        *slog.Logger
 	server     *server.BgpServer
 	advertised map[netip.Prefix]announce.Route
 	onChange   func()
-	// draining are the routes that the router is asked not to use, and since when.
+	// draining has the routes that the router is asked not to use, and the time of the request.
 	draining map[netip.Prefix]time.Time
 
 	down chan struct{} // closed when the session goes down after close
@@ -37,26 +37,26 @@ type session struct {
 	mu         sync.Mutex
 	up         bool
 	changedAt  time.Time // of up
-	downReason string    // why it is not up
-	closed     bool      // by us
-	// shunnedAt is when the router was found to be one that is left alone for a while; zero: it is not.
+	downReason string    // why the session is not up
+	closed     bool      // by this node
+	// shunnedAt is the time at which this node refused the router for shunPause; zero: it did not.
 	shunnedAt time.Time
 }
 
-// unwatched is a session's configuration without BFD.
+// unwatched returns a session's configuration without BFD.
 func unwatched(c announce.SessionConfig) announce.SessionConfig {
 	c.BFD = announce.BFD{}
 	return c
 }
 
-// becomes reports whether a session can be as it is wanted without a new start: BFD can begin, and change, but its end is a failure to
-// routers such as BIRD, unless the session ends before.
+// becomes reports whether a session can get the wanted configuration without a new start. BFD can begin and change. Its
+// end is a failure to routers like BIRD, unless the session ends before.
 func (s *session) becomes(want announce.SessionConfig) bool {
 	return unwatched(want) == s.config && (s.bfd == announce.BFD{} || want.BFD != announce.BFD{})
 }
 
-// openSession starts a session: it goes on trying until it is closed.
-// received is called when the router has announced something.
+// openSession starts a session, which tries to connect until it is closed. wake is called when its state changes, and
+// received when the router has changed its routes.
 func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, received func()) (*session, error) {
 	s := &session{
 		config: unwatched(c), log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
@@ -67,13 +67,13 @@ func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wa
 	return s, err
 }
 
-// setRoutes makes the routes those that are advertised to the router, writing what changed.
+// setRoutes replaces the routes that the router gets, and sends the changes only.
 func (s *session) setRoutes(routes []announce.Route) error {
 	want := make(map[netip.Prefix]announce.Route, len(routes))
 	var add []*apiutil.Path
 	for _, r := range routes {
 		want[r.Prefix] = r
-		if was, ok := s.advertised[r.Prefix]; ok && was.Equal(r) {
+		if have, ok := s.advertised[r.Prefix]; ok && have.Equal(r) {
 			continue
 		}
 		p, err := path(r, s.config)
@@ -95,7 +95,7 @@ func (s *session) setRoutes(routes []announce.Route) error {
 	}
 	if len(add) > 0 {
 		if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: add}); err != nil {
-			return fmt.Errorf("announce %d prefixes: %w", len(add), err) // all again next time: that changes nothing
+			return fmt.Errorf("announce %d prefixes: %w", len(add), err) // the next try sends all of them again
 		}
 	}
 	if len(drop) > 0 {
@@ -110,7 +110,7 @@ func (s *session) setRoutes(routes []announce.Route) error {
 	return nil
 }
 
-// drain asks the router to prefer other ways to all that we announce.
+// drain asks the router to prefer other routes to all of this node's routes.
 func (s *session) drain() error {
 	routes := slices.Collect(maps.Values(s.advertised))
 	for i := range routes {
@@ -119,9 +119,9 @@ func (s *session) drain() error {
 	return s.setRoutes(routes)
 }
 
-// withoutDrained leaves out the routes that have had their time to leave, and those that the
-// router never had. next is when the first of the others has had it; 0: there is none.
-func (s *session) withoutDrained(routes []announce.Route) (stay []announce.Route, next time.Duration) {
+// withoutDrained removes the leaving routes whose drainTime is over, and those that the router never had. next is the
+// time until another drainTime ends; 0: there is none.
+func (s *session) withoutDrained(routes []announce.Route) (remaining []announce.Route, next time.Duration) {
 	up, _, _ := s.state()
 	since := map[netip.Prefix]time.Time{}
 	for _, r := range routes {
@@ -139,43 +139,43 @@ func (s *session) withoutDrained(routes []announce.Route) (stay []announce.Route
 			}
 			since[r.Prefix], next = at, sooner(next, rest)
 		}
-		stay = append(stay, r)
+		remaining = append(remaining, r)
 	}
 	s.draining = since
-	return stay, next
+	return remaining, next
 }
 
-// close ends the session. The router drops our routes, unless they are kept for our next start.
+// close ends the session. The router drops this node's routes, unless keep leaves them for the next start.
 func (s *session) close(keep bool) {
 	s.mu.Lock()
 	s.closed = true
 	up := s.up
 	s.mu.Unlock()
 	if keep {
-		// No notification: to the router we are a program that died.
+		// Without a notification the router takes this for a program that died.
 		_ = s.server.StopBgp(context.Background(), &gobgp.StopBgpRequest{AllowGracefulRestart: true})
 		return
 	}
-	// Stop would say that we are deconfigured, after which BIRD waits a minute before it lets us back.
+	// Stop would send the reason "deconfigured", after which BIRD refuses this node for a minute.
 	err := s.server.DisablePeer(context.Background(), &gobgp.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: "fairway speaker ends"})
 	if up && err == nil {
 		select {
 		case <-s.down:
-		case <-time.After(closing):
+		case <-time.After(closeTimeout):
 		}
 	}
 	s.server.Stop()
 }
 
-// reset ends a session that is up, because the router does not answer any more; it is tried again
-// after a while.
+// reset ends a session that is up, because the router does not answer any more. The session tries to connect again after
+// a while.
 func (s *session) reset(reason string) {
 	if up, _, _ := s.state(); !up {
 		return
 	}
 	err := s.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: s.config.Address.Addr().String(), Communication: "BFD: " + reason})
 	if err != nil {
-		s.log.Warn("cannot end a session", "err", err) // holdTime does
+		s.log.Warn("cannot end a session", "err", err) // holdTime ends it
 	}
 }
 
@@ -191,7 +191,7 @@ func (s *session) changed(state *peerState, up bool) {
 		return
 	}
 	if up == s.up {
-		if reason := refusal(s.config, *state); !up && reason != "" {
+		if reason := refusalReason(s.config, *state); !up && reason != "" {
 			s.failedLocked("the router refuses the session", reason)
 		}
 		return
@@ -216,25 +216,25 @@ func (s *session) changed(state *peerState, up bool) {
 	s.onChange()
 }
 
-// refuse ends a session that has just come up with a router that is not the wanted one: GoBGP takes any where it is given no
-// AS. s.mu is held.
+// refuse ends a session that has just come up with a router of the wrong AS. GoBGP accepts every AS if none is
+// configured. s.mu is held.
 func (s *session) refuse(reason string) {
 	s.shunnedAt, s.changedAt, s.downReason = time.Now(), time.Now(), reason
 	s.log.Warn("session is refused", "reason", reason)
-	go func() { // this is called by what it would wait for
-		_ = s.server.DisablePeer(context.Background(), &gobgp.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: reason}) // it fails if the session is closed already
+	go func() { // DisablePeer waits for the goroutine that calls this function
+		_ = s.server.DisablePeer(context.Background(), &gobgp.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: reason}) // an error says that the session is closed already
 	}()
 	s.onChange()
 }
 
-// state says whether the session is up, or why not; shunnedAt since when the router is left alone.
+// state returns whether the session is up, why not, and when this node refused the router; zero: it did not.
 func (s *session) state() (up bool, lost string, shunnedAt time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.up, s.downReason, s.shunnedAt
 }
 
-// upSince is when the session came up; zero: it is not up.
+// upSince returns when the session came up; zero: it is not up.
 func (s *session) upSince() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,13 +244,14 @@ func (s *session) upSince() time.Time {
 	return s.changedAt
 }
 
-// connectFailed notes why a try to have a session failed.
+// connectFailed records why a session could not be opened, and logs a new reason.
 func (s *session) connectFailed(message, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failedLocked(message, reason)
 }
 
+// failedLocked is connectFailed with s.mu held.
 func (s *session) failedLocked(message, reason string) {
 	if s.up || s.closed || s.downReason == reason || !s.shunnedAt.IsZero() {
 		return
@@ -260,14 +261,14 @@ func (s *session) failedLocked(message, reason string) {
 	s.onChange()
 }
 
-// standing says how the session is now.
+// standing returns the session's state.
 func (s *session) standing(node string) announce.Standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return announce.Standing{Node: node, Peer: s.config.Peer, Up: s.up, Since: s.changedAt, Reason: s.downReason}
 }
 
-// counters returns how many messages there were.
+// counters returns the numbers of messages.
 func (s *session) counters() (sent, received *gobgp.Message, err error) {
 	err = errors.New("no such peer")
 	e := s.server.ListPeer(context.Background(), &gobgp.ListPeerRequest{Address: s.config.Address.Addr().String()}, func(p *gobgp.Peer) {

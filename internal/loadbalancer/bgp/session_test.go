@@ -13,14 +13,14 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// end asks node i's speaker to end, and waits until it has.
+// end ends node i's speaker in order, and waits for its end.
 func (r *rack) end(i int) {
 	r.t.Helper()
 	must(r.t, r.nodes[i].cmd.Process.Signal(syscall.SIGTERM))
 	must(r.t, r.nodes[i].cmd.Wait())
 }
 
-// kill ends node i's speaker without a chance to say so.
+// kill kills node i's speaker.
 func (r *rack) kill(i int) {
 	must(r.t, r.nodes[i].cmd.Process.Kill())
 	_ = r.nodes[i].cmd.Wait()
@@ -35,7 +35,7 @@ func (r *rack) monitor() *testnet.Log {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(r.t, r.net.Fabric.Do(cmd.Start))
 	r.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	await(r.t, func() string { // until it listens
+	await(r.t, func() string { // until monitor listens
 		r.run(r.net.Fabric, "ip", "route", "add", "203.0.113.1/32", "dev", "lo")
 		r.run(r.net.Fabric, "ip", "route", "del", "203.0.113.1/32", "dev", "lo")
 		return l.String()
@@ -43,12 +43,11 @@ func (r *rack) monitor() *testnet.Log {
 	return l
 }
 
-// shunningPeer is what BIRD says of nodes: it logs which of their routes it is asked not to use.
+// shunningPeer has BIRD's lines about nodes: BIRD logs the routes that nodes ask it not to use.
 const shunningPeer = "ipv4 { import filter { if (65535,0) ~ bgp_community then { print \"shun \", net; bgp_local_pref = 0; } accept; }; export none; };"
 
-// TestSession: a client behind a router reaches the addresses of both families through the
-// routes that a node announces. A clean end asks the router for other ways, takes the routes
-// back, and the next start brings them again.
+// TestSession: a client behind a router reaches the addresses of both families through a node's routes. A clean end
+// asks the router for other routes and withdraws the routes. The next start brings them back.
 func TestSession(t *testing.T) {
 	r := newRack(t, 1)
 	r.router(shunningPeer, "")
@@ -67,8 +66,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// startAll starts the speakers of n nodes and waits until the router leads to all of them. neighbour
-// is what the router says of them.
+// startAll starts the speakers of n nodes, and waits until the router leads to all of them. neighbour has the
+// router's lines about them.
 func startAll(t *testing.T, n int, neighbour string) (r *rack, all []string) {
 	t.Helper()
 	r = newRack(t, n)
@@ -83,7 +82,7 @@ func startAll(t *testing.T, n int, neighbour string) (r *rack, all []string) {
 	return r, all
 }
 
-// TestKilled: three nodes share an address; one's speaker is killed and started again.
+// TestKilled: three nodes share an address. The speaker of one is killed and started again.
 func TestKilled(t *testing.T) {
 	r, all := startAll(t, 3, "")
 	for seen := map[string]bool{}; len(seen) < 3; {
@@ -95,7 +94,7 @@ func TestKilled(t *testing.T) {
 	r.until(vip4, all...)
 }
 
-// TestStopped: a speaker that hangs loses its session when that expires, and has it again.
+// TestStopped: a speaker that hangs loses its session after the hold time, and gets it back.
 func TestStopped(t *testing.T) {
 	r, all := startAll(t, 2, "")
 	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
@@ -104,8 +103,8 @@ func TestStopped(t *testing.T) {
 	r.until(vip4, all...)
 }
 
-// TestRouterKilled: the router is killed and comes back. What the former one wrote is in its
-// kernel still: that sessions are new shows by a change.
+// TestRouterKilled: the router is killed and comes back. Its old routes are still in its kernel, so a change shows
+// that the sessions are new.
 func TestRouterKilled(t *testing.T) {
 	r, _ := startAll(t, 2, "")
 	await(t, r.nodes[0].log.String, "session with router: up true for true: ")
@@ -120,7 +119,7 @@ func TestRouterKilled(t *testing.T) {
 	r.answered(vip4)
 }
 
-// TestChanges: routes follow what the API server and the node's proxy say.
+// TestChanges: routes follow the API server and the node's proxy.
 func TestChanges(t *testing.T) {
 	r := newRack(t, 1)
 	r.router("", "")
@@ -140,7 +139,7 @@ func TestChanges(t *testing.T) {
 	change(func() { w.Endpoints = map[string]announce.Endpoints{"web": {Any: true}} }, "node-1")
 	change(func() { w.Services[0].Local, w.Services[0].HealthCheckNodePort = true, 31000 })
 	change(func() { w.Endpoints["web"] = announce.Endpoints{Any: true, Ready: map[string]bool{"node-1": true}} })
-	change(func() { w.Served = []uint16{31000} }, "node-1") // the proxy is being replaced: it had said it once
+	change(func() { w.Served = []uint16{31000} }, "node-1") // the proxy is being replaced, but has programmed the kernel once
 	change(func() { w.Ads = nil })
 	change(func() {
 		w.Ads = []*announce.BGPAdvertisement{{Name: "b", AggregationLength: 32, AggregationLengthV6: 128}}
@@ -150,8 +149,8 @@ func TestChanges(t *testing.T) {
 	await(t, r.nodes[0].log.String, "no session")
 }
 
-// TestReady: a speaker is ready when its router has been told what it is to know: neither before the proxies' answers that
-// decide are there, nor before the session is up.
+// TestReady: a speaker is ready when its router has its final routes. It is not ready before the proxies' answers
+// that decide about them, nor before the session is up.
 func TestReady(t *testing.T) {
 	r := newRack(t, 1)
 	m := r.nodes[0]
@@ -159,7 +158,7 @@ func TestReady(t *testing.T) {
 	m.world.Served, m.world.Services[0].Local, m.world.Services[0].HealthCheckNodePort = nil, true, 31000
 	m.world.Endpoints["web"] = announce.Endpoints{Any: true, Ready: map[string]bool{"node-1": true}, Serving: map[string]bool{"node-1": true}}
 	r.start(0)
-	says("the node's proxy has not said yet at port ")
+	says("the node's proxy has not confirmed yet at port ")
 	m.world.Served = []uint16{10256}
 	r.tell(0)
 	says("the node's proxy has not said yet at port 31000")
@@ -175,7 +174,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestPassword: there is no session with a wrong password, and one as soon as it is right.
+// TestPassword: there is no session with a wrong password, and a session as soon as it is right.
 func TestPassword(t *testing.T) {
 	r := newRack(t, 1)
 	r.router(`password "right";`, "")
@@ -195,8 +194,8 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// TestAttributes: what a router of the node's own AS hears, over IPv6, from an address of the
-// node's own choice.
+// TestAttributes: a router of the node's own AS gets the right attributes, over IPv6 from an address that the node
+// chooses.
 func TestAttributes(t *testing.T) {
 	r := newRack(t, 1)
 	r.router("local fd00:172:18::1 as 64501;", "")
@@ -213,7 +212,7 @@ func TestAttributes(t *testing.T) {
 	r.answered(vip4)
 }
 
-// TestReceived: what a router announces changes nothing, and too much of it ends the session.
+// TestReceived: routes from a router change nothing, and too many of them end the session.
 func TestReceived(t *testing.T) {
 	r := newRack(t, 1)
 	var flood strings.Builder
@@ -230,8 +229,8 @@ func TestReceived(t *testing.T) {
 	await(t, r.nodes[0].log.String, fmt.Sprintf("the router sent more than %d prefixes", maxReceived))
 }
 
-// TestGracefulRestart: the router keeps the routes of a speaker that ends and of one that is
-// killed, until the next one is there.
+// TestGracefulRestart: the router keeps the routes of a speaker that ends, and of one that is killed, until the next
+// speaker is there.
 func TestGracefulRestart(t *testing.T) {
 	r := newRack(t, 1)
 	r.router("", "")
@@ -241,7 +240,7 @@ func TestGracefulRestart(t *testing.T) {
 	r.until(vip6, "node-1")
 	changes := r.monitor()
 	session := func() string { return r.ask("show", "protocols", "all", "node1") }
-	// A router that has not had all routes again drops them when the session is lost once more.
+	// A router drops the routes if the session is lost again before it has received all of them.
 	recovered := func() string {
 		if text := session(); !strings.Contains(text, "graceful restart active") {
 			return text
@@ -259,7 +258,7 @@ func TestGracefulRestart(t *testing.T) {
 	r.goesOnce(changes)
 }
 
-// goesOnce takes the Service away, and fails unless its route goes then, and never went before.
+// goesOnce deletes the Service, and fails unless its route goes then, and never went before.
 func (r *rack) goesOnce(changes fmt.Stringer) {
 	r.t.Helper()
 	r.nodes[0].world.Services = nil
@@ -272,8 +271,8 @@ func (r *rack) goesOnce(changes fmt.Stringer) {
 	}
 }
 
-// TestDrain: a node that is drained asks its router to prefer another one before it takes its routes
-// back, and of the connections that a client begins meanwhile none fails.
+// TestDrain: a drained node asks its router to prefer another node before it withdraws its routes, and no connection
+// fails that a client begins meanwhile.
 func TestDrain(t *testing.T) {
 	r, all := startAll(t, 2, shunningPeer)
 	connects := r.net.Outside.KeepAsking(netip.AddrPortFrom(vip4, 8080))
@@ -303,8 +302,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestVRF: a session is bound to the device that vrf names. The kernel of the tests has no VRFs: that of a VRF is
-// bound by the same socket option.
+// TestVRF: a session is bound to the device that vrf names. The tests' kernel has no VRFs, but a session in a VRF
+// uses the same socket option.
 func TestVRF(t *testing.T) {
 	r := newRack(t, 1)
 	r.router("", "")
@@ -312,7 +311,7 @@ func TestVRF(t *testing.T) {
 	w.Peers[0].VRF = "red"
 	r.start(0)
 	await(t, r.nodes[0].log.String, "reason=\"vrf: red: ", "session=false")
-	w.Peers[0].VRF = "lo" // no way from there to the router
+	w.Peers[0].VRF = "lo" // no path from there to the router
 	r.tell(0)
 	await(t, r.nodes[0].log.String, "session restarts", "the router cannot be reached")
 	r.until(vip4)

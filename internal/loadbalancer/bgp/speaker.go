@@ -18,49 +18,49 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
 )
 
-// A Source is what a Speaker reads from the API server.
+// A Source is a Speaker's view of the API server.
 type Source interface {
 	announce.Feed
-	// BGP returns what decides but for Node and Unserved.
+	// BGP returns the input of the decision without this node's own fields, which reconcile sets.
 	BGP() announce.BGPInput
 }
 
-// Health asks the node's proxy what the kernel serves. Its methods may be called by any goroutine.
+// Health asks this node's proxy which Services the kernel serves. Its methods may be called by any goroutine.
 type Health interface {
-	// Set says which ports are asked, at an address of the node.
+	// Set sets the ports to ask, at an address of the node.
 	Set(addr netip.Addr, ports map[uint16]bool)
-	Served(port uint16) bool // the last answer
+	// Served returns a port's last answer; false: no answer yet.
+	Served(port uint16) bool
+	// Changed returns a channel that receives when an answer has changed.
 	Changed() <-chan struct{}
 }
 
-// Config says how a Speaker works. All fields but Passing, Sessions and RIB are required.
+// Config configures a Speaker. All fields are required, except ForwardingReady, Sessions and RIB.
 type Config struct {
 	Log    *slog.Logger
-	Node   string // we run on
+	Node   string // this node's name
 	Source Source
 	Health Health
-	// ProxyPort is where the node's proxy says that it has programmed the kernel; 0: it is not
-	// asked.
+	// ProxyPort is the port at which the node's proxy tells that it has programmed the kernel; 0: do not ask.
 	ProxyPort uint16
-	// ReflectorPort is where route reflectors listen (TCP); 0: there are none.
+	// ReflectorPort is the TCP port of route reflectors; 0: there are none.
 	ReflectorPort uint16
-	// Passing is closed when the node's kernel can pass on packets of connections that routers lead here and that other nodes know;
-	// so long, but not for ever, nothing is announced. Nil: at once.
-	Passing <-chan struct{}
-	// Report is called with what BGPPeers ask for that is not done, after each decision.
+	// ForwardingReady is closed when the kernel can forward packets of other nodes' connections that routers lead to this
+	// node. The Speaker announces nothing before, or for forwardingTimeout. Nil: it does not wait.
+	ForwardingReady <-chan struct{}
+	// Report is called after each decision with the requests of BGPPeers that cannot be met.
 	Report func([]announce.PeerProblem)
-	// Announced is called with what is to be announced of each Service, after each decision.
+	// Announced is called after each decision with the wanted announcement of each Service.
 	Announced func(map[api.Name]Announcement)
-	// Sessions is called with how each session is, after each decision and when one changes; empty: there is none, or
-	// no more. Nil: nobody asks.
+	// Sessions is called after each decision and after each change with the state of all sessions. It may be nil.
 	Sessions func([]announce.Standing)
 	Metrics  *Metrics
-	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. Nil:
-	// the pod network needs no routers.
+	// RIB exchanges routes with the node's agent: podCIDRs to announce, and routes from routers. Nil: the pod network
+	// needs no routers.
 	RIB RIB
 }
 
-// A RIB is a rib.Dir or a rib.Memory.
+// A RIB exchanges routes with the agent: a rib.Dir or a rib.Memory.
 type RIB interface {
 	PodCIDRs() ([]netip.Prefix, error)
 	Asked() (bool, error)
@@ -69,7 +69,7 @@ type RIB interface {
 	Watch(ctx context.Context, changed func(), problem func(error))
 }
 
-// missingVRFs says which sessions' VRFs the node lacks.
+// missingVRFs returns a problem for each session whose VRF the node lacks.
 func missingVRFs(all []announce.Session) (problems []announce.PeerProblem) {
 	for _, c := range all {
 		if c.VRF == "" {
@@ -82,46 +82,48 @@ func missingVRFs(all []announce.Session) (problems []announce.PeerProblem) {
 	return problems
 }
 
-// An Announcement is what routers are to be told of a Service, whether their sessions are up or not.
+// An Announcement is the wanted announcement of a Service, whether sessions are up or not.
 type Announcement struct {
 	Peers []string     // the BGPPeers, sorted
-	Addrs []netip.Addr // sorted; one may be announced to some of them only
+	Addrs []netip.Addr // sorted; some may go to some of the Peers only
 }
 
 const (
-	// retryPause is the time to the next try after an error.
+	// retryPause is the pause after an error.
 	retryPause = 5 * time.Second
-	// shunPause is how long a router is left alone that sent too much, or is not the wanted one.
+	// shunPause is how long the Speaker has no session with a router that sent too many prefixes or is in the wrong AS.
 	shunPause = 5 * time.Minute
-	// passingWithin is how long a node may take to know the others.
-	passingWithin = 10 * time.Second
-	// drainTime is how long routers have to prefer other ways before ours are taken back.
+	// forwardingTimeout is the longest wait for ForwardingReady.
+	forwardingTimeout = 10 * time.Second
+	// drainTime is how long routers have to prefer other routes before a route is withdrawn. A speaker that ends waits for
+	// drainTime and at most closeTimeout: together less than terminationGracePeriodSeconds, 5 s, in
+	// deploy/components/load-balancer/speaker.yaml. A longer drainTime needs a longer grace period there.
 	drainTime = time.Second
 )
 
-// Reasons why a Service is not announced yet.
+// The reasons why a Service is not announced yet.
 const (
-	notProgrammed = "the node's proxy has not said yet that it has programmed the kernel"
+	notProgrammed = "the node's proxy has not confirmed yet that it has programmed the kernel"
 	notServed     = "the node's proxy says that it does not serve the Service (healthCheckNodePort)"
 )
 
-// A Speaker is one node's. Run runs it once.
+// A Speaker has the BGP sessions of one node. Run may be called once.
 type Speaker struct {
 	cfg             Config
 	wake            chan struct{}
 	liveness        *liveness
 	neighbours      *neighbours
-	programmed      bool // the proxy has said once that the kernel has its rules: they outlive it
-	started         bool // sessions have been opened: others than the first are no restart
+	programmed      bool // the proxy has programmed the kernel once; the rules outlive the proxy
+	started         bool // the first sessions are open; later sessions are no restart
 	lastPodCIDRs    []netip.Prefix
 	receivedChanged chan struct{}
 
 	mu        sync.Mutex
 	sessions  map[string]*session
-	reflector *reflector // nil: this node is none
-	notReady  string     // what keeps the last decision from being what routers are to know; empty: nothing
+	reflector *reflector // nil: this node is no route reflector
+	notReady  string     // why the last decision is not final; empty: it is
 
-	reflects atomic.Bool // there is a reflector: s.mu is held while GoBGP is asked, which calls heardOf
+	reflects atomic.Bool // reflector is set; atomic, because GoBGP calls routesChanged while s.mu is held
 	last     announce.BGPDecision
 }
 
@@ -133,7 +135,7 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), receivedChanged: make(chan struct{}, 1), sessions: map[string]*session{}, notReady: "the objects that decide have not been read yet"}
+	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), receivedChanged: make(chan struct{}, 1), sessions: map[string]*session{}, notReady: "the objects have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -144,16 +146,16 @@ func New(cfg Config) (*Speaker, error) {
 	return s, nil
 }
 
-// Run announces until ctx ends, which is no error, and takes back then what it announced.
+// Run announces until ctx ends. Then it takes back its routes and returns nil.
 func (s *Speaker) Run(ctx context.Context) error {
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx)) // BFD ends after BGP: else it would be a failure
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx)) // BFD ends after BGP, because routers take its end for a failure
 	ended := make(chan error, 1)
 	go func() { ended <- s.liveness.watch.Run(watching) }()
 	var pods sync.WaitGroup
 	if s.cfg.RIB != rib.Dir("") {
 		pods.Go(func() { s.publishReceived(ctx) })
 		pods.Go(func() {
-			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of the podCIDRs are found late", "err", err) })
+			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of podCIDRs are found late", "err", err) })
 		})
 	}
 	s.loop(ctx)
@@ -163,14 +165,14 @@ func (s *Speaker) Run(ctx context.Context) error {
 	return <-ended
 }
 
-// loop makes things so until ctx ends.
+// loop reconciles after each change until ctx ends.
 func (s *Speaker) loop(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-s.cfg.Source.Synced():
 	}
-	s.awaitPassing(ctx)
+	s.awaitForwarding(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -189,20 +191,21 @@ func (s *Speaker) loop(ctx context.Context) {
 	}
 }
 
-// awaitPassing waits until connections of other nodes that come here go on: they come with the first announcement.
-func (s *Speaker) awaitPassing(ctx context.Context) {
-	if s.cfg.Passing == nil {
+// awaitForwarding waits for ForwardingReady, because packets of other nodes' connections come with the first
+// announcement.
+func (s *Speaker) awaitForwarding(ctx context.Context) {
+	if s.cfg.ForwardingReady == nil {
 		return
 	}
 	select {
 	case <-ctx.Done():
-	case <-s.cfg.Passing:
-	case <-time.After(passingWithin):
-		s.cfg.Log.Warn("announces to routers without knowing the other nodes: connections that routers lead here from those end [do UDP packets of the speakers' port reach the voters?]", "after", passingWithin)
+	case <-s.cfg.ForwardingReady:
+	case <-time.After(forwardingTimeout):
+		s.cfg.Log.Warn("the node announces to routers before it can forward packets to other nodes: connections end that routers move to this node [do UDP packets of the speakers' port reach the voters?]", "after", forwardingTimeout)
 	}
 }
 
-// notify makes the loop look again.
+// notify makes the loop reconcile.
 func (s *Speaker) notify() {
 	select {
 	case s.wake <- struct{}{}:
@@ -216,8 +219,7 @@ func (s *Speaker) sessionChanged() {
 	s.signalReceived()
 }
 
-// reconcile makes sessions and routes what the objects say. It returns when to try again; 0: when
-// something changes.
+// reconcile makes sessions and routes those of the objects. It returns the time until the next try; 0: the next change.
 func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	in := s.cfg.Source.BGP()
 	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour, in.OnLink = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router, onLinks()
@@ -243,11 +245,11 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	s.started = s.started || len(d.Sessions) > 0
 	s.cfg.Announced(s.intended(in.Services))
 	s.cfg.Sessions(s.standings())
-	s.signalReceived() // a session may be there no more
+	s.signalReceived() // a session may be gone
 	return next
 }
 
-// standings says how each session is, sorted by peer. s.mu is held.
+// standings returns the state of all sessions, sorted by peer. s.mu is held.
 func (s *Speaker) standings() []announce.Standing {
 	all := make([]announce.Standing, 0, len(s.sessions))
 	for _, peer := range slices.Sorted(maps.Keys(s.sessions)) {
@@ -256,7 +258,7 @@ func (s *Speaker) standings() []announce.Standing {
 	return all
 }
 
-// intended returns what is announced of each Service. s.mu is held.
+// intended returns the wanted announcement of each Service. s.mu is held.
 func (s *Speaker) intended(services []*announce.Service) map[api.Name]Announcement {
 	addrs := make(map[api.Name][]netip.Addr, len(services))
 	for _, svc := range services {
@@ -282,8 +284,8 @@ func (s *Speaker) intended(services []*announce.Service) map[api.Name]Announceme
 	return all
 }
 
-// closeOthers ends the sessions that must not be, or not so. Those that go with a configuration
-// are told anew at once; the routes of one that changes are kept if graceful restart allows it.
+// closeOthers ends the sessions that are not wanted, or not with their configuration. reconcile opens a changed session
+// again at once.
 func (s *Speaker) closeOthers(all []announce.Session) {
 	for name, have := range s.sessions {
 		i := slices.IndexFunc(all, func(w announce.Session) bool { return w.Peer == name })
@@ -301,7 +303,7 @@ func (s *Speaker) closeOthers(all []announce.Session) {
 	}
 }
 
-// session opens a session if it is not open and makes its routes those that it must have.
+// session opens a session if needed, and sets its routes.
 func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	have := s.sessions[want.Peer]
 	if have == nil {
@@ -325,6 +327,7 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	return next
 }
 
+// sooner returns the shorter time; 0 stands for never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -332,7 +335,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// watchHealth lets the proxy be asked about what decides here, at these ports.
+// watchHealth sets the ports at which the proxy is asked, and returns them.
 func (s *Speaker) watchHealth(in announce.BGPInput) (ports map[uint16]bool) {
 	ports = map[uint16]bool{}
 	for _, svc := range in.Services {
@@ -351,7 +354,7 @@ func (s *Speaker) watchHealth(in announce.BGPInput) (ports map[uint16]bool) {
 	return ports
 }
 
-// unserved says why the kernel does not hold a Service's rules.
+// unserved returns why the kernel does not have a Service's rules; empty: it has.
 func (s *Speaker) unserved(svc *announce.Service) string {
 	switch {
 	case !s.programmed:
@@ -362,17 +365,17 @@ func (s *Speaker) unserved(svc *announce.Service) string {
 	return ""
 }
 
-// report says what is wrong with BGPPeers, and logs what has become so since the last decision.
+// report reports the problems of BGPPeers, and logs the new ones.
 func (s *Speaker) report(d announce.BGPDecision) {
 	s.cfg.Report(d.Problems)
 	for _, p := range d.Problems {
 		if !slices.Contains(s.last.Problems, p) {
-			s.cfg.Log.Warn("a BGPPeer cannot be held as it asks", "peer", p.Peer, "session", !p.NoSession, "reason", p.Reason)
+			s.cfg.Log.Warn("a BGPPeer asks for something that is not possible", "peer", p.Peer, "session", !p.NoSession, "reason", p.Reason)
 		}
 	}
 }
 
-// shutdown takes everything back: first routers are asked to prefer other nodes.
+// shutdown asks routers to prefer other nodes, and then withdraws all routes.
 func (s *Speaker) shutdown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,12 +386,14 @@ func (s *Speaker) shutdown() {
 		}
 	}
 	if wait {
-		<-time.After(drainTime) // nothing says that a router has done it
+		<-time.After(drainTime) // BGP has no answer that tells when a router is done
 	}
-	for name, have := range s.sessions {
-		have.close(have.config.GracefulRestart)
-		delete(s.sessions, name)
+	var closing sync.WaitGroup
+	for _, have := range s.sessions {
+		closing.Go(func() { have.close(have.config.GracefulRestart) })
 	}
+	closing.Wait()
+	clear(s.sessions)
 	if s.reflector != nil {
 		s.reflector.stop()
 	}

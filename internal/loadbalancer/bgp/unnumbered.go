@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Routers on a link are found by router advertisements (RFC 4861), as FRR's and other routers'
-// unnumbered sessions do: each end says that it is there, and hears the other's link-local address.
+// Unnumbered sessions find the router on a link by router advertisements (RFC 4861), as FRR does: each end advertises
+// itself and learns the other end's link-local address.
 const (
 	routerAdvertisement = 134
-	// advertised is how often we say that we are there; a router that is silent for forgotten makes place
-	// for another one on the link.
-	advertised, forgotten = 5 * time.Second, 30 * time.Second
+	// advertiseInterval is the time between two advertisements of this node. After routerTimeout without an advertisement
+	// another router on the link can take a router's place.
+	advertiseInterval, routerTimeout = 5 * time.Second, 30 * time.Second
 )
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// A neighbours knows the routers behind interfaces. Its methods may be called by any goroutine.
+// A neighbours finds the routers behind interfaces. Its methods may be called by any goroutine.
 type neighbours struct {
 	log    *slog.Logger
 	notify func()
@@ -43,7 +43,7 @@ type neighbour struct {
 	lastSeen time.Time
 }
 
-// set looks for routers behind these interfaces, and behind no others, until ctx ends.
+// set replaces the interfaces behind which to look for a router, until ctx ends.
 func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,7 +64,7 @@ func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 	}
 }
 
-// router is the address of the router behind an interface; invalid: none has been heard.
+// router returns the address of the router behind an interface; invalid: no router was heard.
 func (n *neighbours) router(device string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,13 +74,13 @@ func (n *neighbours) router(device string) netip.Addr {
 	return netip.Addr{}
 }
 
-// discover sends router advertisements and receives those of others, until ctx ends.
+// discover runs discoverOnce again and again until ctx ends.
 func (n *neighbours) discover(ctx context.Context, device string, one *neighbour) {
-	var told string
+	var logged string
 	for ctx.Err() == nil {
 		err := n.discoverOnce(ctx, device, one)
-		if err != nil && ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
+		if err != nil && ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			n.log.Warn("cannot find a router behind an interface, will try again", "interface", device, "err", err, "again", retryPause)
 		}
 		select {
@@ -90,7 +90,7 @@ func (n *neighbours) discover(ctx context.Context, device string, one *neighbour
 	}
 }
 
-// discoverOnce does it until its socket fails.
+// discoverOnce sends router advertisements and receives the router's, until its socket fails or ctx ends.
 func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neighbour) error {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
@@ -109,7 +109,7 @@ func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neigh
 			if _, err := conn.WriteTo(advertisement(link), to); err != nil {
 				return fmt.Errorf("send a router advertisement: %w", err)
 			}
-			next = time.Now().Add(advertised)
+			next = time.Now().Add(advertiseInterval)
 		}
 		if err := conn.SetReadDeadline(next); err != nil {
 			return err
@@ -127,7 +127,8 @@ func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neigh
 	}
 }
 
-// noteRouter notes that a router is there. Of several the first one counts as long as its advertisements come.
+// noteRouter records a router's advertisement. If there are several routers, the first one counts until it is silent for
+// routerTimeout.
 func (n *neighbours) noteRouter(one *neighbour, a netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,13 +137,13 @@ func (n *neighbours) noteRouter(one *neighbour, a netip.Addr) {
 		one.lastSeen = now
 		return
 	}
-	if !one.addr.IsValid() || now.Sub(one.lastSeen) > forgotten {
+	if !one.addr.IsValid() || now.Sub(one.lastSeen) > routerTimeout {
 		one.addr, one.lastSeen = a, now
 		n.notify()
 	}
 }
 
-// isOwn reports whether an address is one of the interface's.
+// isOwn reports whether the interface has an address.
 func isOwn(link *net.Interface, a netip.Addr) bool {
 	all, err := link.Addrs()
 	for _, own := range all {
@@ -153,7 +154,8 @@ func isOwn(link *net.Interface, a netip.Addr) bool {
 	return err != nil
 }
 
-// advertisement says that we are there and no router for anybody: its lifetime is 0. The kernel adds the checksum.
+// advertisement returns a router advertisement with lifetime 0, so that no machine takes this node for its router. The
+// kernel adds the checksum.
 func advertisement(link *net.Interface) []byte {
 	message := make([]byte, 16, 24)
 	message[0] = routerAdvertisement
@@ -163,7 +165,7 @@ func advertisement(link *net.Interface) []byte {
 	return message
 }
 
-// listenICMP opens a socket of ICMPv6 on a link.
+// listenICMP opens an ICMPv6 socket on a link.
 func listenICMP(ctx context.Context, link *net.Interface) (*net.IPConn, error) {
 	var failed error
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -187,9 +189,9 @@ func listenICMP(ctx context.Context, link *net.Interface) (*net.IPConn, error) {
 	return conn.(*net.IPConn), nil
 }
 
-// hopLimitOf reads the hop limit of a packet: one that a router has passed on has less than it was sent with.
+// hopLimitOf returns the hop limit of a received packet, which each router on the way lowers; 0: unknown.
 func hopLimitOf(control []byte) int {
-	all, _ := unix.ParseSocketControlMessage(control) // none, if it cannot be read
+	all, _ := unix.ParseSocketControlMessage(control)
 	for _, m := range all {
 		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
 			return int(m.Data[0])

@@ -13,11 +13,11 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/uml"
 )
 
-// inUML is what tells TestRealVRF that it runs in a kernel that may have VRFs.
+// inUML tells TestRealVRF that it runs in a kernel that may have VRFs.
 const inUML = "FAIRWAY_VRF_IN_UML"
 
-// TestRealVRF: a router that only a VRF of the node leads to has a session and routes by the BGPPeer that names the VRF,
-// and none by one that does not. It runs in user-mode Linux; a kernel there that has no VRFs is skipped.
+// TestRealVRF: a router in a VRF of the node has a session and routes if the BGPPeer names the VRF, and none
+// otherwise. The test runs in user-mode Linux, and skips a kernel there without VRFs.
 func TestRealVRF(t *testing.T) {
 	if os.Getenv(inUML) == "" {
 		runInUML(t)
@@ -28,7 +28,7 @@ func TestRealVRF(t *testing.T) {
 	node := r.nodes[0]
 	for _, args := range []string{
 		"link add red type vrf table 100", "link set red up", "link set eth0 master red",
-		// The addresses of IPv6 go with the old table.
+		// IPv6 addresses are lost when the interface changes its table.
 		"addr replace " + node.Addr(false).String() + "/64 dev eth0 nodad",
 	} {
 		r.run(node.Namespace, "ip", strings.Fields(args)...)

@@ -16,17 +16,17 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// podsOf are the pods of the Service on each of three nodes.
+// podsOf has the numbers of the Service's pods on three nodes.
 var podsOf = []int{1, 1, 4}
 
-// weighted lets node i announce how many endpoints it has.
+// weighted makes node i announce its number of endpoints.
 func weighted(i int, w *world) {
 	w.Ads[0].LinkBandwidth, w.Count, w.Services[0].Local = true, podsOf[i], true
 	all := map[string]bool{"node-1": true, "node-2": true, "node-3": true}
 	w.Endpoints = map[string]announce.Endpoints{"web": {Any: true, Ready: all, Serving: all}}
 }
 
-// addPods gives the nodes their pods, and each node's kernel our rules of mode nftables for the Service.
+// addPods gives the nodes their pods, and each node's kernel the Service's rules of mode nftables.
 func (r *rack) addPods() (names []string) {
 	r.t.Helper()
 	slice := &service.Slice{Name: web, Service: web, Ports: []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 8080}}}
@@ -59,7 +59,7 @@ func (r *rack) addPods() (names []string) {
 	return names
 }
 
-// nextHops returns the weights that the router's kernel gives the nodes for an address.
+// nextHops returns the weights of the nodes for an address in the router's kernel.
 func (r *rack) nextHops(a netip.Addr) (weights []string) {
 	family := "-4"
 	if a.Is6() {
@@ -84,12 +84,12 @@ func (r *rack) untilWeights(want ...string) {
 	}
 }
 
-// TestWeightsFRR: under externalTrafficPolicy: Local each of the pods, which are spread 1:1:4, gets about the
-// same share of a client's connections through FRR, for the nodes say how many they have. A node that gets
-// more of them, or that is leaving, keeps the others' weights right.
+// TestWeightsFRR: under externalTrafficPolicy: Local each of the pods, which are spread 1:1:4, gets about the same
+// share of a client's connections through FRR, because the nodes announce how many pods they have. The weights stay
+// right while a node gets more pods or leaves.
 func TestWeightsFRR(t *testing.T) {
 	r, f, _ := startFRR(t, 3, "", weighted)
-	r.untilWeights("16", "16", "66") // of 100
+	r.untilWeights("16", "16", "66") // percent
 	if text := f.asking("bgpd", "show bgp ipv4 unicast 192.0.2.10/32")(); strings.Count(text, "LB:64501:500000 (4.000 Mbps)") != 2 {
 		t.Errorf("FRR does not read both forms of the community:\n%s", text)
 	}
@@ -115,7 +115,7 @@ func TestWeightsFRR(t *testing.T) {
 	r.untilWeights("54", "9", "36")
 }
 
-// TestWeightsBIRD: with the filter of docs/bgp.md BIRD gives nodes the weights that they announce.
+// TestWeightsBIRD: with the filter of docs/bgp.md BIRD gives the nodes the weights that they announce.
 func TestWeightsBIRD(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/bgp.md")
 	must(t, err)

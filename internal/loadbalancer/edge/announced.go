@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
@@ -16,12 +15,6 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Lease has a vote, the third one of two members.
-type Lease interface {
-	Vote(context.Context) (until time.Time, err error)
-	ReturnVote(context.Context) error
-}
-
 // Applied is where the table is that the kernel has: proxy.Applied.
 type Applied interface {
 	Table() *service.Table
@@ -29,10 +22,9 @@ type Applied interface {
 }
 
 // Announced is what a speaker needs to announce the addresses of the table that the kernel has: a
-// speaker.Source in which the members are the nodes. No address is announced before its rules are in
+// layer2.Source in which the members are the nodes. No address is announced before its rules are in
 // the kernel. Its methods but Run may be called by any goroutine.
 type Announced struct {
-	Lease
 	applied Applied
 	news    <-chan struct{}
 	input   announce.Input // but for the Services
@@ -46,10 +38,10 @@ type Announced struct {
 }
 
 // NewAnnounced returns an Announced of the addresses that cfg allows.
-func NewAnnounced(cfg *Config, applied Applied, lease Lease) *Announced {
+func NewAnnounced(cfg *Config, applied Applied) *Announced {
 	a := cfg.Announce
 	s := &Announced{
-		Lease: lease, applied: applied, news: applied.Subscribe(), extra: a.Gateways,
+		applied: applied, news: applied.Subscribe(), extra: a.Gateways,
 		synced: make(chan struct{}), wake: make(chan struct{}, 1), voters: a.voters(),
 	}
 	pool := &ipam.Pool{Name: "edge"}
@@ -163,12 +155,3 @@ func addressesOf(t *service.Table, extra []netip.Addr) (all []*announce.Service)
 	slices.SortFunc(all, func(a, b *announce.Service) int { return a.Compare(b.Name) })
 	return all
 }
-
-// NoLease is the Lease of members that need none.
-type NoLease struct{}
-
-// Vote implements Lease: there is none.
-func (NoLease) Vote(context.Context) (time.Time, error) { return time.Time{}, nil }
-
-// ReturnVote implements Lease.
-func (NoLease) ReturnVote(context.Context) error { return nil }

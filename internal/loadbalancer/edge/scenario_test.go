@@ -80,11 +80,7 @@ func compiled(t *testing.T, files map[string]string) string {
 		}
 		b.Set(service.Compile(svc, eps, node))
 	}
-	var text strings.Builder
 	table := b.Table(node.Settings)
-	if _, err := table.WriteTo(&text); err != nil {
-		t.Fatal(err)
-	}
 	var lines []string
 	for e := range table.Entries() {
 		for _, p := range e.Problems {
@@ -92,7 +88,7 @@ func compiled(t *testing.T, files map[string]string) string {
 		}
 	}
 	slices.Sort(lines)
-	return text.String() + strings.Join(lines, "")
+	return table.String() + strings.Join(lines, "")
 }
 
 func readNodes(t *testing.T, text string) (nodes []service.Instance, results map[netip.Addr]service.ProbeResult) {

@@ -8,49 +8,48 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// leaving is how long a node that must not announce an address any more waits for the next
-// owner: the old one serves what still arrives, and there is no moment without an answer.
-const leaving = time.Second
+// leaveTime is how long a node that must not announce an address any more waits for the next owner. The node serves
+// the packets that still arrive, so that the address always has an owner.
+const leaveTime = time.Second
 
-// A claimView is what claims are made of.
+// A claimView is the input of a node's claims.
 type claimView struct {
-	self      string
-	decisions map[netip.Addr]*announce.Decision
-	out       map[string]bool // nodes that are silent or not ready
-	dead      map[string]bool // those of them that are dead
-	granted   func(netip.Addr) bool
-	contested map[netip.Addr]bool      // another node asks for it
-	served    func(uint16) bool        // the node's proxy serves the Service of that health check
-	since     map[netip.Addr]time.Time // since when another node should have it
-	formers   *formers                 // are told whose the addresses are
-	now       time.Time
+	self         string
+	decisions    map[netip.Addr]*announce.Decision
+	out          map[string]bool // nodes that are silent or excluded
+	dead         map[string]bool // nodes of out that are dead
+	granted      func(netip.Addr) bool
+	contested    map[netip.Addr]bool      // another node asks for the address
+	served       func(uint16) bool        // this node's proxy serves the Service with that healthCheckNodePort
+	leavingSince map[netip.Addr]time.Time // when another node should have taken over; claims updates it
+	forwarding   *forwarding              // claims tells it the owners
+	now          time.Time
 }
 
-// claims returns the addresses that the node asks for: those that are its own by the decision,
-// and those that it holds until the node whose they are asks for them. moved: one is another node's than before.
-func (v claimView) claims() (all []netip.Addr, moved bool) {
+// claims returns the addresses that this node asks for: the addresses that it owns by decision, and addresses that it
+// holds until their owner asks for them. ownersChanged says that an address has another owner than at the last call.
+func (v claimView) claims() (all []netip.Addr, ownersChanged bool) {
 	for a, d := range v.decisions {
 		owner, ok := v.owner(d)
-		if ok && v.formers.owned(d, owner.Node, v.dead) {
-			moved = true
+		if ok && v.forwarding.setOwner(d, owner.Node, v.dead) {
+			ownersChanged = true
 		}
 		switch mine := ok && owner.Node == v.self; {
-		case mine && v.servedAll(d):
-			delete(v.since, a)
+		case mine && v.servesAll(d):
+			delete(v.leavingSince, a)
 			all = append(all, a)
 		case v.retains(a, d, ok):
 			all = append(all, a)
 		default:
-			delete(v.since, a)
+			delete(v.leavingSince, a)
 		}
 	}
-	gone := func(a netip.Addr) bool { return v.decisions[a] == nil }
-	maps.DeleteFunc(v.since, func(a netip.Addr, _ time.Time) bool { return gone(a) })
-	return all, moved
+	maps.DeleteFunc(v.leavingSince, func(a netip.Addr, _ time.Time) bool { return v.decisions[a] == nil })
+	return all, ownersChanged
 }
 
-// owner returns whose an address is: of the nodes that are ready the best, else of those that are
-// not dead, so that an address has an owner also where all nodes have just been cut off.
+// owner returns the best candidate that is not out. If all candidates are out, it returns the best one that is not
+// dead, so that an address has an owner even if all nodes were just cut off.
 func (v claimView) owner(d *announce.Decision) (announce.Candidate, bool) {
 	if c, ok := d.Owner(v.out); ok {
 		return c, true
@@ -58,23 +57,22 @@ func (v claimView) owner(d *announce.Decision) (announce.Candidate, bool) {
 	return d.Owner(v.dead)
 }
 
-// retains reports whether the node keeps an address that is not its own.
-func (v claimView) retains(a netip.Addr, d *announce.Decision, another bool) bool {
-	if !another || !v.granted(a) || v.contested[a] {
+// retains reports whether this node keeps an address that it does not own. hasOwner says that the address has one.
+func (v claimView) retains(a netip.Addr, d *announce.Decision, hasOwner bool) bool {
+	if !hasOwner || !v.granted(a) || v.contested[a] {
 		return false
 	}
-	if _, candidate := d.Candidate(v.self); candidate && !v.out[v.self] && v.servedAll(d) {
-		return true // as good as the other one, until that one is ready
+	if _, candidate := d.Candidate(v.self); candidate && !v.out[v.self] && v.servesAll(d) {
+		return true // this node serves as well as the owner, until the owner asks
 	}
-	if v.since[a].IsZero() {
-		v.since[a] = v.now
+	if v.leavingSince[a].IsZero() {
+		v.leavingSince[a] = v.now
 	}
-	return v.now.Sub(v.since[a]) < leaving
+	return v.now.Sub(v.leavingSince[a]) < leaveTime
 }
 
-// servedAll reports whether the node's proxy serves all Services of the address that only
-// serve where they have endpoints.
-func (v claimView) servedAll(d *announce.Decision) bool {
+// servesAll reports whether the node's proxy serves all Services of the address that have a healthCheckNodePort.
+func (v claimView) servesAll(d *announce.Decision) bool {
 	for _, port := range d.Checks {
 		if !v.served(port) {
 			return false

@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestDrain: the owner of an address is drained and back again; never two have it, and of the requests
-// that a client sends meanwhile none is without an answer.
+// TestDrain drains the owner of an address and takes it back. Two nodes never have the address, and all requests of a
+// client get an answer.
 func TestDrain(t *testing.T) {
 	l := newLAN(t, 3)
 	best := l.best(vips[0])
@@ -19,7 +19,7 @@ func TestDrain(t *testing.T) {
 		l.world.Nodes[best].Excluded = "it is drained"
 		l.tell(0, 1, 2)
 		l.owner(vips[0], best)
-		time.Sleep(2 * testnet.Interleaved) // an owner for less looks like one of two
+		time.Sleep(2 * testnet.Interleaved) // the tape takes a shorter ownership for two owners
 		l.world.Nodes[best].Excluded = ""
 		l.tell(0, 1, 2)
 		l.until(vips[0], best)

@@ -8,13 +8,13 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestOwnersByRouters: of an address that routers are told of no node is the owner, not even one that holds it.
+// TestOwnersByRouters: an address that routers lead to nodes has no owner, even if a node holds it.
 func TestOwnersByRouters(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.200")
 	for _, held := range []bool{false, true} {
-		o := owners{asked: []netip.Addr{a}}
-		o.view(claimView{self: "n1", decisions: map[netip.Addr]*announce.Decision{a: {Addr: a, Egress: true, Routed: true}}})
-		if got := o.now("n1", func(netip.Addr) bool { return held })[a]; got != rib.ByRouters {
+		o := owners{egress: []netip.Addr{a}}
+		o.set(claimView{self: "n1", decisions: map[netip.Addr]*announce.Decision{a: {Addr: a, Egress: true, Routed: true}}})
+		if got := o.current("n1", func(netip.Addr) bool { return held })[a]; got != rib.ByRouters {
 			t.Errorf("held %t: the owner is %q", held, got)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// A wound is a fault of one node that can be healed.
+// A wound is a fault of one node, with its cure.
 type wound struct {
 	name     string
 	do, heal func(l *lan, i int)
-	noAPI    bool // the API server is behind it too: who has no carrier knows that, and tries another network
+	noAPI    bool // the node does not reach the API server either; only a node that lost its carrier knows that, and uses another network
 }
 
 var wounds = []wound{
@@ -31,7 +31,7 @@ var wounds = []wound{
 	{"deaf", func(l *lan, i int) { l.drop(i, "egress") }, (*lan).pass, true},
 }
 
-// drop makes the bridge lose what a node sends (ingress), or what is sent to it (egress).
+// drop makes the bridge lose the packets from a node (ingress), or to it (egress).
 func (l *lan) drop(i int, hook string) {
 	port := fmt.Sprintf("node%d", i+1)
 	l.fabric("nft", fmt.Sprintf("table netdev cut-%s { chain c { type filter hook %s device %s priority 0; policy drop; }; }", port, hook, port))
@@ -49,8 +49,8 @@ func (l *lan) fabric(name string, args ...string) {
 	}))
 }
 
-// TestDeaf: a node that the others hear, and that hears nobody, leaves its address to one that hears them. Voters would
-// grant to it for as long as its packets find the way: until its kernel forgets the MACs of the others, a minute.
+// TestDeaf: a node that the others hear and that hears none of them leaves its address to another node. Otherwise
+// voters would grant to it until its kernel forgets the others' MACs, a minute.
 func TestDeaf(t *testing.T) {
 	l := newLAN(t, 3)
 	a := vips[0]
@@ -68,9 +68,9 @@ func TestDeaf(t *testing.T) {
 	t.Logf("%v; %d changes of owner", took.Round(time.Millisecond), l.tape.Check(t))
 }
 
-// TestNeverTwo: nodes are killed, stopped, cut off in one or both directions, one or two at once, with and without the
-// API server: never two have an address on the wire, and whoever is well has it where enough are. Two, three and five
-// nodes; ten faults, 50 with FAIRWAY_FAULTS=all (make bench-lb).
+// TestNeverTwo kills, stops and cuts off nodes in one or both directions, one or two at once, with and without the
+// API server. Two nodes never have an address on the wire, and a healthy node has it if enough nodes are healthy.
+// Two, three and five nodes; ten faults, 50 with FAIRWAY_FAULTS=all (make bench-lb).
 func TestNeverTwo(t *testing.T) {
 	faults := map[int]int{2: 2, 3: 5, 5: 3}
 	if os.Getenv("FAIRWAY_FAULTS") == "all" {
@@ -97,7 +97,8 @@ func TestNeverTwo(t *testing.T) {
 	}
 }
 
-// fault does the k-th fault to the owner of an address, or to two nodes, and heals it.
+// fault hurts the owner of an address, or two nodes, checks who has the address, and heals them. k numbers the
+// faults.
 func (l *lan) fault(random *rand.Rand, all []int, k int) {
 	l.t.Helper()
 	for _, a := range vips {
@@ -128,9 +129,9 @@ func (l *lan) fault(random *rand.Rand, all []int, k int) {
 		for _, a := range vips {
 			l.owner(a, hurt...)
 		}
-		l.askFor(testnet.Interleaved, vips[k%2]) // an owner for less looks like one of two: it gives the address back when it is asked
+		l.askFor(testnet.Interleaved, vips[k%2]) // the tape takes a shorter ownership for two owners; this one gives the address back when it is asked
 	} else {
-		l.askFor(time.Second, vips[k%2]) // longer than a grant: nobody may have it
+		l.askFor(time.Second, vips[k%2]) // longer than a grant: no node may have it
 	}
 	l.t.Logf("%s, without the API server: %v; %v", strings.Join(names, ", "), noAPI, time.Since(began).Round(time.Millisecond))
 	for at, i := range hurt {

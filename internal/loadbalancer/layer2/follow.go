@@ -8,14 +8,14 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// A reading is what the API server says, and what follows from it.
+// A reading is a state of the API server's objects, and the decisions that follow from it.
 type reading struct {
 	nodes     []announce.Node
 	decisions map[netip.Addr]*announce.Decision
 }
 
-// follow decides anew whenever the Source has something new, until ctx ends. It runs beside the loop: about 10,000
-// addresses on 100 nodes a core decides for a quarter of a second, and a grant lasts half a second.
+// follow decides again whenever the Source has changes, until ctx ends. It is not in the loop, because 10,000 addresses
+// on 100 nodes take a quarter of a second, and a grant lasts half a second.
 func (s *Speaker) follow(ctx context.Context) error {
 	var decider announce.Decider
 	for next := s.cfg.Source.Synced(); ; next = s.cfg.Source.Dirty() {
@@ -33,31 +33,20 @@ func (s *Speaker) follow(ctx context.Context) error {
 	}
 }
 
-// take makes a reading what the loop goes by. Of the first one all addresses may be announced already.
+// take makes a reading the state of the loop. Addresses of the first reading are not new to the cluster, because other
+// nodes may announce them already.
 func (s *Speaker) take(ctx context.Context, r reading, first bool) {
-	s.nodes = nil
-	clear(s.net.peers)
-	s.addrs = make(map[string][]netip.Addr, len(r.nodes))
-	for _, n := range r.nodes {
-		s.nodes = append(s.nodes, n.Name)
-		s.addrs[n.Name] = n.Addrs
-		if len(n.Addrs) == 0 {
-			continue
-		}
-		s.net.peers[n.Name] = netip.AddrPortFrom(n.Addrs[0], s.cfg.Port)
-	}
-	s.member.SetPeers(s.nodes)
-	s.member.SetVoters(s.cfg.Source.Voters())
-	was := s.decisions
+	s.takeNodes(r.nodes)
+	last := s.decisions
 	s.decisions = r.decisions
-	s.owners.asked = nil
+	s.owners.egress = nil
 	var guard []netip.Addr
-	changed := false // of what the node announces: its interfaces, or the Services that have it
+	changed := false // an address that this node announces has other interfaces or Services
 	ports := map[uint16]bool{}
 	routed := false
 	for a, d := range s.decisions {
 		if d.Egress {
-			s.owners.asked = append(s.owners.asked, a)
+			s.owners.egress = append(s.owners.egress, a)
 		}
 		if d.Reason != announce.NoPool {
 			guard = append(guard, a)
@@ -67,21 +56,37 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 				ports[p] = true
 			}
 		}
-		changed = changed || d != was[a] && s.member.Granted(a)
+		changed = changed || d != last[a] && s.member.Granted(a)
 		routed = routed || len(d.Carriers) > 0
-		if was[a] == nil && !first {
-			s.unannounced[a] = time.Now()
+		if last[a] == nil && !first {
+			s.probes.appeared[a] = time.Now()
 		}
 	}
-	s.carriersChanged = true
-	s.neighbours.asked.Store(routed)
-	s.links.ask(s.cfg.Node, s.decisions)
-	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
+	s.forwarding.carriersChanged = true
+	s.forwarding.neighbours.wanted.Store(routed)
+	s.links.setWanted(s.cfg.Node, s.decisions)
+	s.health.Set(s.net.peers[s.cfg.Node].Addr(), ports)
 	if err := s.fence.Guard(ctx, guard); err != nil {
-		s.mend(ctx, err)
+		s.reloadFence(ctx, err)
 	}
 	if changed {
 		s.announce()
 	}
-	s.soon = true
+	s.beatSoon = true
+}
+
+// takeNodes makes the nodes of a reading the members of the election.
+func (s *Speaker) takeNodes(nodes []announce.Node) {
+	s.nodes = nil
+	clear(s.net.peers)
+	s.addrs = make(map[string][]netip.Addr, len(nodes))
+	for _, n := range nodes {
+		s.nodes = append(s.nodes, n.Name)
+		s.addrs[n.Name] = n.Addrs
+		if len(n.Addrs) > 0 {
+			s.net.peers[n.Name] = netip.AddrPortFrom(n.Addrs[0], s.cfg.Port)
+		}
+	}
+	s.member.SetPeers(s.nodes)
+	s.member.SetVoters(s.cfg.Source.Voters())
 }

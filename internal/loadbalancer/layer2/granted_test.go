@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestGranted: a speaker says whether the voters grant, and who does not answer if they do not.
+// TestGranted: a speaker reports whether the voters grant, and which voters are silent if they do not.
 func TestGranted(t *testing.T) {
 	l := newLANOf(t, 3, t.TempDir())
 	l.grants(0, "")
@@ -31,7 +31,7 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// grants waits until node i says that it has no grant for this reason; empty: that it has one.
+// grants waits until node i reports that it has no grant for this reason; empty: that it has a grant.
 func (l *lan) grants(i int, reason string) (g announce.Standing) {
 	l.t.Helper()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -49,7 +49,7 @@ func (l *lan) grants(i int, reason string) (g announce.Standing) {
 	}
 }
 
-// ready waits until node i says that about whether it is ready.
+// ready waits until node i reports this about its readiness.
 func (l *lan) ready(i int, want string) {
 	l.t.Helper()
 	var text []byte

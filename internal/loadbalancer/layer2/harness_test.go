@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperEnv makes the test binary a speaker: its value is a world as JSON. Later worlds come over its
-// standard input, a line each.
+// helperEnv makes the test binary a speaker. Its value is a world as JSON. Later worlds arrive at its standard input,
+// one a line.
 const helperEnv = "FAIRWAY_SPEAKER_TEST"
 
 func TestMain(m *testing.M) {
@@ -40,22 +40,22 @@ func TestMain(m *testing.M) {
 	testnet.Main(m)
 }
 
-// A world is what a helper's API server says.
+// A world is the state of a helper's API server.
 type world struct {
 	Self   string
 	Nodes  []announce.Node
 	Addrs  []netip.Addr
 	Voters election.Voters
-	Holder string // of the Lease, if it has no file
-	Lease  string // a file: who has the Lease, and until when
-	Told   string // a directory, for what each speaker says of owners
+	Holder string // of the Lease, if Lease is empty
+	Lease  string // a file with the Lease's holder and end
+	Told   string // a directory for the speakers' reports
 	Slow   bool   // the Source does not answer before the next world
-	// Interfaces are those of the L2Advertisement.
+	// Interfaces are the interfaces of the L2Advertisement.
 	Interfaces []string
-	Routed     bool // routers are told of the addresses, and no L2Advertisement is for them
+	Routed     bool // the addresses have a BGPAdvertisement and no L2Advertisement
 }
 
-// source is a Source: the world that was read last.
+// A source is a Source and a Lease with the last world that was read.
 type source struct {
 	mu    sync.Mutex
 	world world
@@ -72,7 +72,7 @@ func (s *source) SetVoters(context.Context, election.Voters) error { return nil 
 
 func (s *source) ReturnVote(context.Context) error { return nil }
 
-// Vote is that of the holder.
+// Vote gives the vote to the world's holder.
 func (s *source) Vote(context.Context) (until time.Time, err error) {
 	switch w := s.now(); {
 	case w.Slow:
@@ -85,16 +85,16 @@ func (s *source) Vote(context.Context) (until time.Time, err error) {
 	return until, nil
 }
 
-// leaseLasts is how long a vote of the Lease lasts.
+// leaseLasts is the duration of a vote of the Lease.
 const leaseLasts = 5 * time.Second
 
-// vote asks for the Lease in the file: whoever has it keeps it until it ends, also a process that is stopped.
+// vote asks for the Lease in the file. A holder keeps it until it ends, even if its process is stopped.
 func (s world) vote() (until time.Time, err error) {
 	f, err := os.OpenFile(s.Lease, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return until, err
 	}
-	defer f.Close() // it ends the lock
+	defer f.Close() // releases the lock
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return until, err
 	}
@@ -163,18 +163,18 @@ func (s world) input() announce.Input {
 	return in
 }
 
-// tell writes what a speaker says of owners.
+// tell writes the owners that a speaker reports.
 func (s world) tell(all map[netip.Addr]string) { s.write(s.Self, all) }
 
-// grant writes what a speaker says of its grant.
+// grant writes the standing that a speaker reports.
 func (s world) grant(g announce.Standing) { s.write(s.Self+".grant", g) }
 
-// event writes what a speaker tells the owner of a Service.
+// event writes an event of a Service.
 func (s world) event(name api.Name, p api.Problem) {
 	s.write(s.Self+".event", name.String()+" "+p.Reason+" "+p.Message)
 }
 
-// ready writes, when it changes, whether the speaker is ready.
+// ready writes whether the speaker is ready, when that changes.
 func (s world) ready(ctx context.Context, speaker *Speaker) {
 	for was := ""; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		now := "ready"
@@ -209,14 +209,14 @@ func runHelper(text string) {
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
 		panic(err)
 	}
-	holdDown, formerSilent, probeAgain = 500*time.Millisecond, time.Minute, time.Second
+	holdDown, deadPatience, probeRetry = 500*time.Millisecond, time.Minute, time.Second
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
 	src := &source{world: w, dirty: make(chan struct{}, 100)}
 	go src.read(os.Stdin)
 	s := New(Config{
-		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
+		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src, Lease: src,
 		Assigned: func(map[api.Name]Assignment) {}, Dead: func([]string) {}, Event: w.event,
 		Owners: w.tell, Granted: w.grant, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	})
@@ -230,7 +230,7 @@ func runHelper(text string) {
 
 var vips = []netip.Addr{netip.MustParseAddr("172.18.0.200"), netip.MustParseAddr("fd00:172:18::200")}
 
-// A lan is some nodes on a bridge, each with a speaker, and a client that is not on the bridge.
+// A lan has nodes on a bridge, each with a speaker, and a client behind a router.
 type lan struct {
 	t     *testing.T
 	net   *testnet.Net
@@ -249,7 +249,7 @@ type machine struct {
 // newLAN starts n speakers.
 func newLAN(t *testing.T, n int) *lan { return newLANOf(t, n, "") }
 
-// newLANOf starts n speakers, which say who owns the addresses in a directory.
+// newLANOf starts n speakers, which write their reports into a directory.
 func newLANOf(t *testing.T, n int, told string) *lan {
 	l := &lan{t: t, net: testnet.New(t), world: world{Addrs: vips, Voters: election.Voters{Epoch: 1}, Told: told}}
 	for i := range n {
@@ -258,7 +258,7 @@ func newLANOf(t *testing.T, n int, told string) *lan {
 		l.world.Nodes = append(l.world.Nodes, announce.Node{Name: h.Name, Addrs: h.Addrs})
 		l.world.Voters.Names = append(l.world.Voters.Names, h.Name)
 		for _, s := range []string{"ipv4/conf/all/arp_ignore", "ipv4/conf/eth0/arp_ignore"} {
-			must(t, h.Sysctl(s, "1")) // the address is on lo for the test's server: the kernel does not answer for it
+			must(t, h.Sysctl(s, "1")) // the address is on lo for the test's server, and the kernel must not answer for it
 		}
 		must(t, h.Do(func() error {
 			return exec.Command("sh", "-c", fmt.Sprintf("ip addr add %v/32 dev lo && ip addr add %v/128 dev lo nodad", vips[0], vips[1])).Run()
@@ -300,7 +300,7 @@ func (l *lan) start(i int) {
 	l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// tell lets the speakers of these nodes know the world.
+// tell sends the world to the speakers of these nodes.
 func (l *lan) tell(nodes ...int) {
 	l.t.Helper()
 	for _, i := range nodes {
@@ -316,20 +316,20 @@ func (l *lan) tell(nodes ...int) {
 // signal sends a signal to the speaker of node i.
 func (l *lan) signal(i int, s syscall.Signal) { must(l.t, l.nodes[i].cmd.Process.Signal(s)) }
 
-// kill ends the speaker of node i without a chance to say so.
+// kill kills the speaker of node i.
 func (l *lan) kill(i int) {
 	l.signal(i, syscall.SIGKILL)
 	_ = l.nodes[i].cmd.Wait()
 }
 
-// ask asks an address once and returns the index of the node that answers; -1: none does.
+// ask asks an address once and returns the index of the node that answers; -1: no answer.
 func (l *lan) ask(a netip.Addr) int {
 	answer := l.net.Outside.Ask("udp", netip.AddrPortFrom(a, 8080), 300*time.Millisecond)
 	return slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == answer.By })
 }
 
-// owner waits until a node but those answers for an address, as long as a loaded machine may
-// take, and returns it.
+// owner waits until a node except these answers for an address, and returns it. It waits as long as a busy machine
+// may need.
 func (l *lan) owner(a netip.Addr, but ...int) int {
 	l.t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {
@@ -341,7 +341,7 @@ func (l *lan) owner(a netip.Addr, but ...int) int {
 	return -1
 }
 
-// best returns the node whose an address is while all are well.
+// best returns the owner of an address while all nodes are healthy.
 func (l *lan) best(a netip.Addr) int {
 	c, _ := announce.Decide(l.world.input())[a].Owner(nil)
 	return slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == c.Node })

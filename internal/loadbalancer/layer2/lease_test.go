@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/election"
 )
 
-// TestTwoNodes: of two nodes one dies. Without the Lease, as when the API server is away, nobody has its
-// address, since the other one cannot know; with it the other one has it. Never two have it.
+// TestTwoNodes: one of two nodes dies. Without the Lease, as when the API server is away, no node has its address,
+// because the other one cannot know. With the Lease the other one has it. Never do two have it.
 func TestTwoNodes(t *testing.T) {
 	l := newLAN(t, 2)
 	l.leaseVotes()
@@ -21,7 +21,7 @@ func TestTwoNodes(t *testing.T) {
 	l.until(vips[0], best)
 	l.kill(best)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		// The one that was killed is mute when its grant is over; a neighbour entry may still lead there.
+		// The dead node is mute after its grant, but a neighbour entry may still lead there.
 		if l.ask(vips[0]) == other {
 			t.Fatal("a node has the address without a majority")
 		}
@@ -34,71 +34,12 @@ func TestTwoNodes(t *testing.T) {
 	t.Log(l.tape.Check(t), "changes of owner")
 }
 
-// TestMuteOfTwo: of two nodes the one with the Lease's vote is not heard any more (with FAIRWAY_FAULTS=all it also hears nobody),
-// and reaches the API server by another network: no router answers it, so that it leaves the vote to the other one, and with it the address.
-func TestMuteOfTwo(t *testing.T) {
-	faults := []string{"ingress", "egress"}
-	if os.Getenv("FAIRWAY_FAULTS") != "all" {
-		faults = faults[:1]
-	}
-	for _, hook := range faults {
-		t.Run(hook, func(t *testing.T) {
-			l, best := newPair(t)
-			l.drop(best, hook)
-			began := time.Now()
-			l.until(vips[0], 1-best)
-			t.Logf("the other node has the address after %v", time.Since(began).Round(time.Millisecond))
-			l.pass(best)
-			l.until(vips[0], best)
-			t.Log(l.tape.Check(t), "changes of owner")
-		})
-	}
-}
-
-// TestAlone: a node that does not hear the other one leaves the vote when no router answers it, for long enough that the other
-// one has it, and less and less often when that one does not want it.
-func TestAlone(t *testing.T) {
-	var a soleVoter
-	start := time.Now()
-	at, answered := start, time.Time{}
-	check := func(after time.Duration, silent, want bool) {
-		t.Helper()
-		at = at.Add(after)
-		if got := a.yields(at, silent, answered); got != want {
-			t.Errorf("after %v: it leaves the vote: %v, want %v", at.Sub(start), got, want)
-		}
-	}
-	check(0, false, false)
-	check(time.Minute, true, false) // the other one is silent from now on
-	check(2*time.Second, true, false)
-	check(time.Second, true, true)
-	check(7*time.Second, true, true)
-	check(time.Second, true, false) // nobody else wanted it
-	check(51*time.Second, true, false)
-	check(time.Second, true, true)
-	check(8*time.Second, true, false)
-	check(111*time.Second, true, false)
-	check(time.Second, true, true)
-	answered = at
-	check(time.Second, true, false) // a router answers
-	check(time.Hour, false, false)
-	check(time.Second, true, false)
-	check(3*time.Second, true, true)
-	for range 100 {
-		a.yields(at, true, answered)
-		at = at.Add(yieldMost)
-	}
-	if a.pause != yieldMost {
-		t.Errorf("the vote is left every %v", a.pause)
-	}
-}
-
-// leaseVotes adds the Lease's vote to those of the nodes.
+// leaseVotes adds the Lease to the voters.
 func (l *lan) leaseVotes() {
 	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
 }
 
-// newPair returns two nodes, of which the best has the Lease's vote, in a file, and the address.
+// newPair returns two nodes with a Lease in a file. The best node has the Lease and the address.
 func newPair(t *testing.T) (l *lan, best int) {
 	t.Helper()
 	l = newLAN(t, 2)
@@ -112,7 +53,7 @@ func newPair(t *testing.T) (l *lan, best int) {
 	return l, best
 }
 
-// hasLease waits until a node has the Lease's vote, as its file says.
+// hasLease waits until the file names a node as the Lease's holder.
 func (l *lan) hasLease(node string) {
 	l.t.Helper()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {

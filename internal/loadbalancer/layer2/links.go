@@ -12,63 +12,63 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/arp"
 )
 
-// links are the interfaces that this node could announce on.
+// A links knows the interfaces on which this node can announce.
 type links struct {
-	known bool
+	known bool // all has been read
 	all   []arp.Interface
-	// asked are the sets of interfaces on which this node may announce addresses: each once, the empty one is all that
-	// have a network.
-	asked    [][]string
-	unfit    string              // why the node could announce some of its addresses nowhere
-	notified map[netip.Addr]bool // whose Services have had an event
+	// wanted are the different sets of interfaces on which this node may announce addresses. The empty set stands for all
+	// interfaces that have a network.
+	wanted   [][]string
+	excluded string              // why this node can announce some address on no interface; empty: it can announce all
+	notified map[netip.Addr]bool // the owners of the address's Services have had an event
 }
 
-// on returns those of the interfaces that an address with these is announced on.
+// on returns the node's interfaces that have one of these names. Without names it returns all that have a network.
 func (l *links) on(names []string) []arp.Interface {
 	return slices.DeleteFunc(slices.Clone(l.all), func(i arp.Interface) bool {
 		return len(names) > 0 && !slices.Contains(names, i.Name) || len(names) == 0 && !i.Network
 	})
 }
 
-func carries(i arp.Interface) bool { return i.Connected }
+func isConnected(i arp.Interface) bool { return i.Connected }
 
-// cutOff reports whether no network of the node has anything at its other end.
-func (l *links) cutOff() bool { return l.known && !slices.ContainsFunc(l.on(nil), carries) }
+// cutOff reports whether all interfaces that have a network are without a carrier.
+func (l *links) cutOff() bool { return l.known && !slices.ContainsFunc(l.on(nil), isConnected) }
 
-// ask notes on which interfaces the node may announce addresses.
-func (l *links) ask(node string, decisions map[netip.Addr]*announce.Decision) {
+// setWanted records the interfaces on which this node may announce addresses.
+func (l *links) setWanted(node string, decisions map[netip.Addr]*announce.Decision) {
 	seen := map[string]bool{}
-	l.asked = nil
+	l.wanted = nil
 	for _, d := range decisions {
 		c, ok := d.Candidate(node)
 		if key := strings.Join(c.Interfaces, ","); ok && !seen[key] {
 			seen[key] = true
-			l.asked = append(l.asked, c.Interfaces)
+			l.wanted = append(l.wanted, c.Interfaces)
 		}
 	}
-	l.look()
+	l.check()
 }
 
-// look finds out whether the node could announce all that may be its own: its heartbeats may go by another network than
-// that of the addresses.
-func (l *links) look() {
-	l.unfit = ""
-	for _, names := range l.asked {
-		if !l.known || slices.ContainsFunc(l.on(names), carries) {
+// check finds out whether this node can announce all addresses that it may own. Heartbeats do not tell, because they
+// may use another network than the addresses.
+func (l *links) check() {
+	l.excluded = ""
+	for _, names := range l.wanted {
+		if !l.known || slices.ContainsFunc(l.on(names), isConnected) {
 			continue
 		}
-		why := "no interface of it that has a network is connected"
+		reason := "none of its interfaces that have a network is connected"
 		if len(names) > 0 {
-			why = fmt.Sprintf("none of the interfaces %s, which an L2Advertisement names, is there and connected", strings.Join(names, ", "))
+			reason = fmt.Sprintf("none of the interfaces %s of an L2Advertisement exists and is connected", strings.Join(names, ", "))
 		}
-		if l.unfit == "" || why < l.unfit {
-			l.unfit = why
+		if l.excluded == "" || reason < l.excluded {
+			l.excluded = reason
 		}
 	}
 }
 
-// nowhere reports whether the node has no interface to announce an address on, and tells the owners of its Services,
-// once. One that is only not connected may be later.
+// nowhere reports whether the node has no interface for an address, and tells the owners of the address's Services
+// once. An interface without a carrier counts, because it may get one.
 func (s *Speaker) nowhere(a netip.Addr, names []string) bool {
 	if !s.links.known || len(s.links.on(names)) > 0 {
 		delete(s.links.notified, a)
@@ -92,8 +92,8 @@ func (s *Speaker) nowhere(a netip.Addr, names []string) bool {
 	return true
 }
 
-// deviced puts the fence around new interfaces.
-func (s *Speaker) deviced(ctx context.Context, all []arp.Interface) {
+// takeInterfaces puts the fence around new interfaces, and announces on them.
+func (s *Speaker) takeInterfaces(ctx context.Context, all []arp.Interface) {
 	var names, networks []string
 	for _, i := range all {
 		if names = append(names, i.Name); i.Network {
@@ -101,12 +101,12 @@ func (s *Speaker) deviced(ctx context.Context, all []arp.Interface) {
 		}
 	}
 	if err := s.fence.Devices(ctx, names); err != nil {
-		s.mend(ctx, err)
+		s.reloadFence(ctx, err)
 	}
 	for _, name := range arp.Wireless(networks) {
-		s.cfg.Log.Warn("an interface is wireless: access points may not pass on what is announced there [announce on wired interfaces: spec.interfaces of the L2Advertisement]", "interface", name)
+		s.cfg.Log.Warn("an interface is wireless: access points may drop announcements [announce on wired interfaces: spec.interfaces of the L2Advertisement]", "interface", name)
 	}
 	s.links.known, s.links.all = true, all
-	s.links.look()
+	s.links.check()
 	s.announce()
 }

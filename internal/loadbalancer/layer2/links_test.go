@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/arp"
 )
 
-// TestNoConnected: speakers hear each other by one network and announce on another. A node whose interface there is
-// not connected, or not there, leaves its addresses to one that is better off, and has them back when it is.
+// TestNoCarrier: speakers hear each other on one network and announce on another. A node whose interface there is
+// missing or has no carrier leaves its addresses to another node, and gets them back with the interface.
 func TestNoCarrier(t *testing.T) {
 	l := newLANOf(t, 3, t.TempDir())
 	link := func(i int, args ...string) {
@@ -43,7 +43,7 @@ func TestNoCarrier(t *testing.T) {
 	l.told(best, 0, 1, 2)
 }
 
-// without returns whose the addresses are while node i is not to have any.
+// without returns the owners of the addresses if node i may have none.
 func (l *lan) without(best []int, i int) []int {
 	next := slices.Clone(best)
 	for k, a := range vips {
@@ -53,8 +53,8 @@ func (l *lan) without(best []int, i int) []int {
 	return next
 }
 
-// TestNoCarrierOfTwo: of two nodes the one with the Lease's vote loses its link, and reaches the API server by another
-// network: it asks for the vote no more, so that the other one has the address when it ends.
+// TestNoCarrierOfTwo: of two nodes, the holder of the Lease loses its link and still reaches the API server on
+// another network. It does not renew the Lease, so that the other node has the address after the Lease's end.
 func TestNoCarrierOfTwo(t *testing.T) {
 	l, best := newPair(t)
 	l.link(best, "down")
@@ -64,8 +64,7 @@ func TestNoCarrierOfTwo(t *testing.T) {
 	t.Log(l.tape.Check(t), "changes of owner")
 }
 
-// TestInterfaces: an address is answered for on the interfaces that its advertisement names, and on no other, also after
-// the advertisement has changed.
+// TestInterfaces: the node answers for an address only on the interfaces of its advertisement, also after a change.
 func TestInterfaces(t *testing.T) {
 	l := newLAN(t, 1)
 	for _, names := range [][]string{nil, {"lan1"}, {"eth0", "lan1"}, {"lan1"}, {"eth0"}} {
@@ -87,16 +86,16 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// TestOn: on which interfaces an address is announced; on none is an event of its Services, once until there is one.
+// TestOn: an address is announced on the right interfaces. If there is none, its Services have one event.
 func TestOn(t *testing.T) {
 	l := links{known: true, all: []arp.Interface{{Name: "eth0", Network: true}, {Name: "eth1", Connected: true}}}
-	l.asked = [][]string{nil}
-	if l.look(); l.unfit == "" || !l.cutOff() {
+	l.wanted = [][]string{nil}
+	if l.check(); l.excluded == "" || !l.cutOff() {
 		t.Error("a network that is not connected is no fault")
 	}
-	l.asked = [][]string{{"eth1", "eth9"}}
-	if l.look(); l.unfit != "" {
-		t.Errorf("one of two interfaces is enough, and the node is unfit: %s", l.unfit)
+	l.wanted = [][]string{{"eth1", "eth9"}}
+	if l.check(); l.excluded != "" {
+		t.Errorf("one of two interfaces is enough, and the node is excluded: %s", l.excluded)
 	}
 	var told []string
 	s := Speaker{links: l, decisions: announce.Decide(world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}}}.input()), cfg: Config{Node: "node-1",

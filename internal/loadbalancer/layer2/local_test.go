@@ -15,9 +15,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestLocal: of a Service with externalTrafficPolicy: Local a node has the address that has a ready
-// endpoint and whose kernel serves it; it gives it up when its last endpoint starts to terminate
-// and another node is ready, and keeps it while no other is.
+// TestLocal: with externalTrafficPolicy: Local a node has the address if it has a ready endpoint and its kernel
+// serves it. It gives the address up when its last endpoint starts to terminate and another node is ready, and keeps
+// it while no other node is.
 func TestLocal(t *testing.T) {
 	const port = 30123
 	ready := func(node string) service.SliceEndpoint {
@@ -30,7 +30,7 @@ func TestLocal(t *testing.T) {
 		endpoints       []service.SliceEndpoint
 		served, held    bool
 		contested, want bool
-		leaves          bool // and only until another node should have taken over
+		leaves          bool // keeps it only for leaveTime
 	}{
 		"ready and served":                       {endpoints: []service.SliceEndpoint{ready("node-1")}, served: true, want: true},
 		"ready, and not in the kernel":           {endpoints: []service.SliceEndpoint{ready("node-1")}},
@@ -47,25 +47,25 @@ func TestLocal(t *testing.T) {
 		in.Endpoints = func(api.Name) announce.Endpoints {
 			return announce.EndpointsOf([]*service.Slice{{Endpoints: c.endpoints}})
 		}
-		formers := newFormers()
+		forwarding := newForwarding(nil)
 		v := claimView{
-			self: "node-1", formers: &formers, decisions: announce.Decide(in), granted: func(netip.Addr) bool { return c.held },
-			contested: map[netip.Addr]bool{vips[0]: c.contested}, since: map[netip.Addr]time.Time{}, now: time.Now(),
+			self: "node-1", forwarding: &forwarding, decisions: announce.Decide(in), granted: func(netip.Addr) bool { return c.held },
+			contested: map[netip.Addr]bool{vips[0]: c.contested}, leavingSince: map[netip.Addr]time.Time{}, now: time.Now(),
 			served: func(p uint16) bool { return p == port && c.served },
 		}
 		asks := func() bool { all, _ := v.claims(); return slices.Contains(all, vips[0]) }
 		if got := asks(); got != c.want {
 			t.Errorf("%s: asks for the address: %v, want %v", name, got, c.want)
 		}
-		v.now = v.now.Add(leaving)
+		v.now = v.now.Add(leaveTime)
 		if got := asks(); got != (c.want && !c.leaves) {
 			t.Errorf("%s: still asks for the address when nobody took it over in time: %v", name, got)
 		}
 	}
 }
 
-// TestChecks: what the node's proxy answers at the health check node port is known soon.
-func TestChecks(t *testing.T) {
+// TestHealth: the proxy's answer at the healthCheckNodePort is known soon.
+func TestHealth(t *testing.T) {
 	var serves atomic.Bool
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !serves.Load() {
@@ -74,27 +74,27 @@ func TestChecks(t *testing.T) {
 	}))
 	defer proxy.Close()
 	at := netip.MustParseAddrPort(proxy.Listener.Addr().String())
-	c := newChecks()
+	c := NewHealth()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.run(ctx) }()
+	go func() { done <- c.Run(ctx) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	}()
-	c.set(at.Addr(), map[uint16]bool{at.Port(): true})
+	c.Set(at.Addr(), map[uint16]bool{at.Port(): true})
 	for _, want := range []bool{true, false} {
 		serves.Store(want)
-		for end := time.Now().Add(60 * time.Second); c.served(at.Port()) != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(60 * time.Second); c.Served(at.Port()) != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it is served: %v, want %v", !want, want)
 			}
 		}
 	}
-	c.set(at.Addr(), nil)
-	if c.served(at.Port()) {
+	c.Set(at.Addr(), nil)
+	if c.Served(at.Port()) {
 		t.Error("a port that is not asked any more is served")
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/arp"
 )
 
-// Metrics are a speaker's. Where MetalLB's speaker counts the same, they have its names.
+// Metrics are a speaker's metrics. A metric that MetalLB's speaker has too has MetalLB's name.
 type Metrics struct {
 	assigned                                 *prometheus.GaugeVec
-	frames                                   [3]*prometheus.CounterVec // by l2.Frame
-	addrs                                    map[string]bool           // that have frames
+	frames                                   [3]*prometheus.CounterVec // by arp.Frame
+	addrs                                    map[string]bool           // that have counters in frames
 	node                                     string
 	messages, bytes, refused, grants         prometheus.Counter
 	takeovers, losses, conflicts, fenceLoads prometheus.Counter
 }
 
-// NewMetrics registers the metrics of the speaker on a node.
+// NewMetrics registers the metrics of a node's speaker.
 func NewMetrics(r prometheus.Registerer, node string) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "fairway", Subsystem: "speaker", Name: name, Help: help})
@@ -56,13 +56,13 @@ func NewMetrics(r prometheus.Registerer, node string) *Metrics {
 // frame counts a frame about an address.
 func (m *Metrics) frame(f arp.Frame, a netip.Addr) { m.frames[f].WithLabelValues(a.String()).Inc() }
 
-// The values of the label protocol, MetalLB's.
+// MetalLB's values of the label protocol.
 const (
 	protocolL2  = "layer2"
 	protocolBGP = "bgp"
 )
 
-// announced makes the rows of a protocol those of the addresses.
+// announced replaces the rows of a protocol by rows for these addresses.
 func (m *Metrics) announced(protocol string, addrs map[api.Name][]netip.Addr) {
 	m.assigned.DeletePartialMatch(prometheus.Labels{"protocol": protocol})
 	for name, all := range addrs {
@@ -72,25 +72,25 @@ func (m *Metrics) announced(protocol string, addrs map[api.Name][]netip.Addr) {
 	}
 }
 
-// SetBGP says which addresses of each Service the node announces to routers. It may be called by any goroutine.
+// SetBGP sets the addresses of each Service that the node announces to routers. It may be called by any goroutine.
 func (m *Metrics) SetBGP(addrs map[api.Name][]netip.Addr) { m.announced(protocolBGP, addrs) }
 
-// set makes the Services that are announced on the node's networks those of assigned.
+// set sets the Services that the node announces on its own networks.
 func (m *Metrics) set(assigned map[api.Name]Assignment) {
-	now, addrs := map[string]bool{}, make(map[api.Name][]netip.Addr, len(assigned))
+	current, addrs := map[string]bool{}, make(map[api.Name][]netip.Addr, len(assigned))
 	for name, x := range assigned {
 		addrs[name] = x.Addrs
 		for _, a := range x.Addrs {
-			now[a.String()] = true
+			current[a.String()] = true
 		}
 	}
 	m.announced(protocolL2, addrs)
-	for a := range m.addrs { // as MetalLB: what is not announced any more has no counters
-		if !now[a] {
+	for a := range m.addrs { // as in MetalLB, an address loses its counters when its announcement ends
+		if !current[a] {
 			for _, f := range m.frames {
 				f.DeleteLabelValues(a)
 			}
 		}
 	}
-	m.addrs = now
+	m.addrs = current
 }

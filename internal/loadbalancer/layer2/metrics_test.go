@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// TestAnnounced: metallb_speaker_announced has a row for each address and protocol, and none for what is not
-// announced any more; neither protocol touches the other's rows.
+// TestAnnounced: metallb_speaker_announced has a row for each announced address and protocol, and no other. No
+// protocol touches the other's rows.
 func TestAnnounced(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry, "node-1")

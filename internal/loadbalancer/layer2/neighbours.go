@@ -12,33 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// neighboursEvery is how often the kernel is asked for the other nodes' MACs: heartbeats keep them there, and bring them soon after the start.
-const neighboursFirst, neighboursEvery = 200 * time.Millisecond, time.Second
+// neighboursFirst and neighboursInterval are the times to the first and between later reads of the kernel's neighbours.
+// Heartbeats keep the other nodes among them.
+const neighboursFirst, neighboursInterval = 200 * time.Millisecond, time.Second
 
-// neighbours are the MACs of the other nodes: what comes from one of these has not come from a router.
+// A neighbours knows the MACs of the other nodes. A packet from one of these MACs does not come from a router.
 type neighbours struct {
-	log   *slog.Logger
-	asked atomic.Bool // there are addresses that routers lead to nodes
-	read  chan map[netip.Addr]string
-	macs  []string // of the other nodes, sorted: the loop's, as known is
-	known bool     // they have been read
+	log    *slog.Logger
+	wanted atomic.Bool // routers lead some address to several nodes
+	read   chan map[netip.Addr]string
+
+	// The loop's.
+	macs  []string // of the other nodes, sorted
+	known bool     // macs have been read
 }
 
 func newNeighbours(log *slog.Logger) *neighbours {
 	return &neighbours{log: log, read: make(chan map[netip.Addr]string)}
 }
 
-// run reads all that the kernel knows, beside the loop, until ctx ends.
+// run reads the kernel's neighbours until ctx ends: once, and then as long as they are wanted.
 func (n *neighbours) run(ctx context.Context) error {
 	next := time.NewTimer(neighboursFirst)
 	defer next.Stop()
-	for once := false; ; next.Reset(neighboursEvery) {
+	for once := false; ; next.Reset(neighboursInterval) {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-next.C:
 		}
-		if once && !n.asked.Load() {
+		if once && !n.wanted.Load() {
 			continue
 		}
 		all, err := neighbourMACs()
@@ -55,7 +58,7 @@ func (n *neighbours) run(ctx context.Context) error {
 	}
 }
 
-// neighbourMACs returns the MACs that the kernel knows, by address.
+// neighbourMACs returns the MACs of the kernel's neighbours by address.
 func neighbourMACs() (map[netip.Addr]string, error) {
 	all := map[netip.Addr]string{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -72,8 +75,9 @@ func neighbourMACs() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// neighboured takes what the kernel knows of the other nodes.
-func (s *Speaker) neighboured(ctx context.Context, all map[netip.Addr]string) {
+// takeNeighbours keeps the MACs of the other nodes, and writes them into the kernel if they have changed.
+func (s *Speaker) takeNeighbours(ctx context.Context, all map[netip.Addr]string) {
+	n := s.forwarding.neighbours
 	var macs []string
 	for node, addrs := range s.addrs {
 		for _, a := range addrs {
@@ -83,9 +87,9 @@ func (s *Speaker) neighboured(ctx context.Context, all map[netip.Addr]string) {
 		}
 	}
 	slices.Sort(macs)
-	if macs = slices.Compact(macs); slices.Equal(macs, s.neighbours.macs) && s.neighbours.known {
+	if macs = slices.Compact(macs); slices.Equal(macs, n.macs) && n.known {
 		return
 	}
-	s.neighbours.macs, s.neighbours.known = macs, true
-	s.passOn(ctx)
+	n.macs, n.known = macs, true
+	s.writeForwarding(ctx)
 }

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestOutage: the owner of an address dies while a client asks every 10 ms; another node answers,
-// and never two have the address. With FAIRWAY_FAULTS=all (make bench-lb) 20 die, and the longest
-// times without an answer are what docs/reliability.md keeps.
+// TestOutage kills the owner of an address while a client asks every 10 ms. Another node answers, and two never have
+// the address. With FAIRWAY_FAULTS=all (make bench-lb) 20 owners die, and docs/reliability.md has the longest times
+// without an answer.
 func TestOutage(t *testing.T) {
 	l := newLAN(t, 3)
 	best := l.best(vips[0])
@@ -23,8 +23,8 @@ func TestOutage(t *testing.T) {
 	}, func() { l.link(best, "up") })
 }
 
-// TestKilledAlone: the speaker of the owner is killed, and its node goes on serving who knows its MAC. The client's
-// router asks for it again before each packet.
+// TestKilledAlone kills the owner's speaker. The node still serves machines that know its MAC. The client's router
+// asks for the MAC before each packet.
 func TestKilledAlone(t *testing.T) {
 	l := newLAN(t, 3)
 	best := l.best(vips[0])
@@ -36,7 +36,7 @@ func TestKilledAlone(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(10 * time.Millisecond):
-				_ = l.net.Fabric.Do(func() error { return exec.Command("ip", "neigh", "flush", "to", vips[0].String()).Run() }) // there may be none
+				_ = l.net.Fabric.Do(func() error { return exec.Command("ip", "neigh", "flush", "to", vips[0].String()).Run() }) // there may be no entry
 			}
 		}
 	})
@@ -45,7 +45,7 @@ func TestKilledAlone(t *testing.T) {
 	l.outages(best, func() { l.kill(best) }, func() {})
 }
 
-// outages hurts the owner of an address again and again, and heals it, which starts its speaker.
+// outages hurts the owner of an address again and again, heals it, and starts its speaker.
 func (l *lan) outages(best int, hurt, heal func()) {
 	l.t.Helper()
 	deaths := 1
@@ -71,8 +71,8 @@ func (l *lan) link(node int, state string) {
 	must(l.t, l.net.Fabric.Do(func() error { return exec.Command("ip", "link", "set", port, state).Run() }))
 }
 
-// outage asks an address every 10 ms, does fault, and returns the longest time without an answer. It
-// fails the test if none comes any more.
+// outage asks an address every 10 ms, calls fault, and returns the longest time without an answer. The test fails if
+// answers end.
 func (l *lan) outage(a netip.Addr, fault func()) (gap time.Duration) {
 	l.t.Helper()
 	var c net.Conn
@@ -91,7 +91,7 @@ func (l *lan) outage(a netip.Addr, fault func()) (gap time.Duration) {
 			case <-stop:
 				return
 			case <-every.C:
-				_, _ = c.Write([]byte("who?\n")) // an ICMP error of an earlier one
+				_, _ = c.Write([]byte("who?\n")) // an ICMP error of an earlier request
 			}
 		}
 	})

@@ -7,51 +7,49 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/rib"
 )
 
-// owners are the nodes that announce the addresses with which pods leave the cluster, as far as this
-// node knows.
+// An owners knows which nodes announce the egress addresses: the addresses with which pods leave the cluster.
 type owners struct {
-	asked     []netip.Addr          // the addresses that pods may leave with
-	by        map[netip.Addr]string // whose each is by the decision, as of the last beat
+	egress    []netip.Addr          // all egress addresses
+	decided   map[netip.Addr]string // the owner of each by the decision at the last heartbeat
 	published map[netip.Addr]string
 }
 
-// view takes what a beat goes by.
-func (o *owners) view(v claimView) {
-	o.by = make(map[netip.Addr]string, len(o.asked))
-	for _, a := range o.asked {
+// set takes the decisions of a heartbeat.
+func (o *owners) set(v claimView) {
+	o.decided = make(map[netip.Addr]string, len(o.egress))
+	for _, a := range o.egress {
 		if d := v.decisions[a]; d != nil {
 			c, _ := v.owner(d)
-			if o.by[a] = c.Node; d.Routed {
-				o.by[a] = rib.ByRouters
+			if o.decided[a] = c.Node; d.Routed {
+				o.decided[a] = rib.ByRouters
 			}
 		}
 	}
 }
 
-// now are the owners: this node is one if it holds the address, another if the address is its by the
-// decision.
-func (o *owners) now(self string, granted func(netip.Addr) bool) map[netip.Addr]string {
-	all := make(map[netip.Addr]string, len(o.asked))
-	for _, a := range o.asked {
-		node := o.by[a]
+// current returns the owners now: this node if it holds the address, otherwise the decided node.
+func (o *owners) current(self string, granted func(netip.Addr) bool) map[netip.Addr]string {
+	all := make(map[netip.Addr]string, len(o.egress))
+	for _, a := range o.egress {
+		node := o.decided[a]
 		switch {
 		case node == rib.ByRouters:
 		case granted(a):
 			node = self
 		case node == self:
-			node = "" // it asks for it
+			node = "" // this node still asks the voters
 		}
 		all[a] = node
 	}
 	return all
 }
 
-// publishOwners publishes what has changed.
+// publishOwners tells the caller the owners if they have changed.
 func (s *Speaker) publishOwners() {
-	if s.cfg.Owners == nil || s.owners.by == nil {
-		return // what a speaker before said stays until this one knows
+	if s.cfg.Owners == nil || s.owners.decided == nil {
+		return // the owners that the process before published stay until this one knows
 	}
-	all := s.owners.now(s.cfg.Node, s.member.Granted)
+	all := s.owners.current(s.cfg.Node, s.member.Granted)
 	if s.owners.published != nil && maps.Equal(all, s.owners.published) {
 		return
 	}

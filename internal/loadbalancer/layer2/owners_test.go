@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// told waits until these speakers say that the nodes with these indices announce the addresses.
+// told waits until these speakers report the nodes with these indices as owners of the addresses.
 func (l *lan) told(owners []int, by ...int) {
 	l.t.Helper()
 	for _, i := range by {
@@ -35,7 +35,7 @@ func (l *lan) told(owners []int, by ...int) {
 	}
 }
 
-// TestOwners: each speaker says which node announces an address with which pods leave, also after that node's death.
+// TestOwners: each speaker reports the node that announces an egress address, also after that node's death.
 func TestOwners(t *testing.T) {
 	l := newLANOf(t, 3, t.TempDir())
 	best := []int{l.best(vips[0]), l.best(vips[1])}

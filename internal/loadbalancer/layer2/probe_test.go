@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestConflict: an address that appears and that another machine has is not announced, and its Service hears whose it is; when
-// that machine has it no more, it is.
+// TestConflict: a new address that another machine has is not announced, and its Service has an event with the
+// machine's MAC. After the machine has given it up, it is announced.
 func TestConflict(t *testing.T) {
 	told, a := t.TempDir(), vips[0]
 	l := newLANOf(t, 1, told)
@@ -40,7 +40,7 @@ func TestConflict(t *testing.T) {
 			t.Fatalf("the event is %s, want %s", text, want)
 		}
 	}
-	l.until(vips[1], 0) // nobody else has it
+	l.until(vips[1], 0) // no other machine has it
 	if last := l.tape.Last(a).String(); last != mac {
 		t.Errorf("%s said that it has the address, which %s has", last, mac)
 	}
@@ -48,7 +48,7 @@ func TestConflict(t *testing.T) {
 	l.until(a, 0)
 }
 
-// silent waits until nobody answers for an address.
+// silent waits until no machine answers for an address.
 func (l *lan) silent(a netip.Addr) {
 	l.t.Helper()
 	for end := time.Now().Add(60 * time.Second); l.ask(a) >= 0; {

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,150 +21,125 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 )
 
-// A Source is what a speaker reads from the API server. Several goroutines may call it.
+// A Source is a speaker's view of the API server. Several goroutines may call it.
 type Source interface {
 	announce.Feed
 	Input() announce.Input
 	Voters() election.Voters
 	SetVoters(context.Context, election.Voters) error
-	// Vote asks for the vote of a Lease, and ReturnVote gives it back. until is when it ends, by
-	// this process' clock; the zero time: another has it.
-	Vote(context.Context) (until time.Time, err error)
-	ReturnVote(context.Context) error
 }
 
-// Config says how a Speaker works. All fields but Owners, Granted, Unfit and Stateless are required.
+// Config configures a Speaker. All fields are required, except Lease, Owners, Granted, Excluded and Stateless.
 type Config struct {
 	Log    *slog.Logger
-	Node   string // we run on
-	Key    []byte // of all speakers
-	Port   uint16 // of heartbeats
+	Node   string // this node's name
+	Key    []byte // the secret of all speakers
+	Port   uint16 // UDP, for heartbeats
 	Source Source
-	// Assigned is called with the addresses that this node announces for each Service, and on
-	// which interfaces, when they change.
+	Lease  Lease // the third vote of two nodes; nil: there is none
+	// Assigned is called with the addresses and interfaces that this node announces for each Service, when they change.
 	Assigned func(map[api.Name]Assignment)
-	// Dead is called with the nodes that a majority of the voters declares dead, sorted, with
-	// every beat in which a majority is heard.
+	// Dead is called at every heartbeat that hears a majority, with the nodes that the majority declares dead, sorted.
 	Dead func(nodes []string)
-	// Owners is called with the nodes that announce the addresses of Services with Egress, when they change;
-	// empty: none does. It must not wait. Nil: nobody asks.
+	// Owners is called when they change with the nodes that announce the addresses of Services with Egress. An empty
+	// name says that no node announces the address. Owners must not wait.
 	Owners func(map[netip.Addr]string)
-	// Granted is called when that changes with whether the voters grant this node what it asks for. It must not wait.
-	// Nil: nobody asks.
+	// Granted is called when the voters begin or cease to grant this node its addresses. It must not wait.
 	Granted func(announce.Standing)
-	// Event tells the owner of a Service.
+	// Event tells the owner of a Service about a problem.
 	Event   func(api.Name, api.Problem)
 	Metrics *Metrics
-	// Unfit says why this node should leave its addresses to another one that is better off; empty: it
-	// should not. It is called with every beat. Nil: it never should.
-	Unfit func() string
-	// Stateless: the next owner of an address carries open connections on without the one before it, so
-	// that nothing waits for one that is dead.
+	// Excluded is called at every heartbeat and returns why another node should have this node's addresses; empty: no
+	// reason. If all nodes are excluded, one of them has the addresses anyway.
+	Excluded func() string
+	// Stateless says that the next owner of an address can carry open connections on by itself, so that it does not
+	// wait for a previous owner that is dead.
 	Stateless bool
 }
 
 const (
-	// ticksPerBeat is how many times in a beat a change can be asked for: with fence.Slots
-	// slots, none is used twice while a grant lasts.
+	// ticksPerBeat is how often the loop may ask the voters in the time of one heartbeat. With fence.Slots slots, no
+	// slot is used twice while a grant lasts.
 	ticksPerBeat = 4
-	// goodbyes is how often a speaker that ends says so: packets get lost, and a node that falls
-	// silent without it is dead to the others.
+	// goodbyes is how often a speaker that ends says so, because packets get lost. Other nodes declare a node dead that
+	// falls silent without a goodbye.
 	goodbyes = 3
-	// maxTasks bounds what runs beside the loop: probes and writes.
+	// maxTasks bounds the goroutines for probes and writes.
 	maxTasks = 64
-	// aliveWithin is how long the loop may be silent; a Source may need that long at the start.
-	aliveWithin = 2 * time.Minute
-	// conflictPause is the least time between two conflicts in the log; metrics count all.
+	// maxIdle is how long the loop may be silent and still count as healthy. A Source may need that long at the start.
+	maxIdle = 2 * time.Minute
+	// conflictPause is the shortest time between two conflicts in the log; metrics count all of them.
 	conflictPause = time.Second
-	// freshFor is how long an address that appears may be one that no node has announced.
-	freshFor = 10 * time.Second
 )
 
-// An Assignment is what a node announces of a Service.
+// An Assignment is this node's part in announcing a Service.
 type Assignment struct {
 	Addrs      []netip.Addr
 	Interfaces []string
 }
 
-// A Speaker is one node's. Run runs it once.
+// A Speaker announces addresses for one node. Run may be called once.
 type Speaker struct {
-	cfg      Config
-	start    time.Time
-	member   *election.Member
-	fence    *fence.Fence
-	arp      *arp.Announcer
-	net      *transport
-	checks   *checks
-	deadline atomic.Int64 // until when the last grant lasts, since start
-	alive    atomic.Int64 // when the loop last ran, since start
-	// nextConflict is when a conflict is in the log again, since start.
-	nextConflict atomic.Int64
+	cfg    Config
+	start  time.Time // zero of the election's clock
+	member *election.Member
+	fence  *fence.Fence
+	arp    *arp.Responder
+	net    *transport
+	health *Health
+	tasks  errgroup.Group // probes and writes to the API server
 
+	// Other goroutines send these to the loop.
 	readings   chan reading
-	decisions  map[netip.Addr]*announce.Decision // of the last reading
-	owners     owners
-	nodes      []string
-	addrs      map[string][]netip.Addr // of the nodes
-	formers    formers
-	formerly   fence.Elsewhere // what the fence was told of them
-	neighbours *neighbours
-	passing    chan struct{} // closed by passes
-	passes     func()
-	// carriersChanged: the nodes that may have connections by way of routers, of some address.
-	carriersChanged bool
-	unannounced     map[netip.Addr]time.Time // may never have been announced by any node, since then
-	probed          chan probeResult
-	probing         map[netip.Addr]bool
-	taken           map[netip.Addr]time.Time // another machine has it: when to look again
-	since           map[netip.Addr]time.Time
-	devices         chan []arp.Interface
-	links           links
-	back            holdBack
-	routes          *routeWatch
-	waits           bool        // was cut off
-	unfit           string      // as Unfit said last
-	tooMany         bool        // more addresses are ours than a node can have
-	broken          bool        // the fence does not hold what the member says
-	soon            bool        // the next beat comes with the next tick
-	voting          atomic.Bool // a list of voters is being written
-	wrote           time.Time   // the last one
-	lease           lease
-	granted         announce.Standing // as Granted was told last
-	tasks           errgroup.Group
+	interfaces chan []arp.Interface
+
+	// The loop's state, each with a file of its own.
+	decisions    map[netip.Addr]*announce.Decision // of the last reading
+	nodes        []string                          // sorted
+	addrs        map[string][]netip.Addr           // of the nodes
+	leavingSince map[netip.Addr]time.Time          // addresses of other nodes that this node still holds
+	owners       owners
+	forwarding   forwarding
+	probes       probes
+	links        links
+	back         holdBack
+	voting       voting
+	lease        leaseVote
+	grant        grantState
+
+	excluded    string // the reason in the log
+	tooMany     bool   // this node owns more addresses than it can announce
+	fenceBroken bool   // the kernel's fence differs from the member's state
+	beatSoon    bool   // the next tick is a heartbeat
+
+	alive        atomic.Int64 // when the loop last ran, by the election's clock
+	nextConflict atomic.Int64 // when the log may name a conflict again, by the election's clock
 }
 
 // New returns a Speaker.
 func New(cfg Config) *Speaker {
 	s := &Speaker{
-		cfg: cfg, start: time.Now(), checks: newChecks(), unannounced: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
-		formers: newFormers(), neighbours: newNeighbours(cfg.Log), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan []arp.Interface, 1),
+		cfg: cfg, start: time.Now(), health: NewHealth(), readings: make(chan reading), interfaces: make(chan []arp.Interface, 1),
+		leavingSince: map[netip.Addr]time.Time{}, forwarding: newForwarding(cfg.Log), probes: newProbes(),
 	}
-	s.passing = make(chan struct{})
-	s.passes = sync.OnceFunc(func() { close(s.passing) })
 	s.tasks.SetLimit(maxTasks)
-	s.arp = arp.New(arp.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.interfaces})
+	s.arp = arp.New(arp.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.setInterfaces})
 	return s
 }
 
-// Healthy says why the speaker does not work, if it does not: nothing has happened in its loop
-// for a while.
+// Healthy returns an error if the speaker's loop has not run for a while.
 func (s *Speaker) Healthy() error {
-	if idle := s.now() - time.Duration(s.alive.Load()); idle > aliveWithin {
+	if idle := s.now() - time.Duration(s.alive.Load()); idle > maxIdle {
 		return fmt.Errorf("the speaker's loop has not run for %v", idle.Round(time.Second))
 	}
 	return nil
 }
 
-// Passing is closed when this node's kernel knows which others may know connections that routers lead here, and it does not.
-func (s *Speaker) Passing() <-chan struct{} { return s.passing }
-
-// now is the time that the election counts by.
+// now returns the time by the election's clock.
 func (s *Speaker) now() time.Duration { return time.Since(s.start) }
 
-// allowed reports whether the last grant lasts.
-func (s *Speaker) allowed(netip.Addr) bool { return int64(s.now()) < s.deadline.Load() }
-
-// conflict is called by the announcer, with its lock held. Who claims thousands of addresses again and again fills no disk.
+// conflict logs that another machine claims an address. The responder calls it with its lock held. The log has a pace,
+// because a machine may claim thousands of addresses again and again.
 func (s *Speaker) conflict(a netip.Addr, device string, mac arp.MAC) {
 	s.cfg.Metrics.conflicts.Inc()
 	now := s.now()
@@ -177,24 +151,24 @@ func (s *Speaker) conflict(a netip.Addr, device string, mac arp.MAC) {
 		"address", a, "interface", device, "mac", mac)
 }
 
-// interfaces is called by the announcer when they change.
-func (s *Speaker) interfaces(all []arp.Interface) {
+// setInterfaces hands the node's interfaces to the loop. The responder calls it when they change.
+func (s *Speaker) setInterfaces(all []arp.Interface) {
 	select {
-	case <-s.devices: // an older one
+	case <-s.interfaces: // replace an older list
 	default:
 	}
-	s.devices <- all
+	s.interfaces <- all
 }
 
-// Run announces until ctx ends, which is no error.
+// Run announces until ctx ends, and returns nil then.
 func (s *Speaker) Run(ctx context.Context) error {
 	var err error
 	if s.fence, err = fence.Open(ctx, election.DefaultTiming.Grant); err != nil {
 		return err
 	}
 	defer s.fence.Close()
-	if err := s.fence.FormerError(); err != nil {
-		s.cfg.Log.Warn("packets of connections cannot be sent to the former owner of an address: they end when it moves", "err", err)
+	if err := s.fence.ForwardingError(); err != nil {
+		s.cfg.Log.Warn("packets of open connections cannot be forwarded to the previous owner of an address: connections end when it moves", "err", err)
 	}
 	if s.net, err = listen(ctx, s.cfg.Port, s.cfg.Key, s.cfg.Metrics.refused.Inc); err != nil {
 		return err
@@ -204,10 +178,10 @@ func (s *Speaker) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(s.net.run)
 	g.Go(func() error { return s.arp.Run(ctx) })
-	g.Go(func() error { return s.checks.run(ctx) })
-	g.Go(func() error { return s.routes.run(ctx) })
+	g.Go(func() error { return s.health.Run(ctx) })
 	g.Go(func() error { return s.follow(ctx) })
-	g.Go(func() error { return s.neighbours.run(ctx) })
+	g.Go(func() error { return s.forwarding.neighbours.run(ctx) })
+	g.Go(func() error { return s.renewLease(ctx) })
 	g.Go(func() error {
 		defer s.net.conn.Close()
 		return s.loop(ctx)
@@ -215,7 +189,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	return errors.Join(g.Wait(), s.tasks.Wait())
 }
 
-// loop is all that the member and the fence are told, in one goroutine.
+// loop is the only goroutine that calls the member and the fence.
 func (s *Speaker) loop(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -239,24 +213,24 @@ func (s *Speaker) loop(ctx context.Context) error {
 			if err != nil {
 				s.cfg.Metrics.refused.Inc()
 			}
-			s.sent(packets)
+			s.send(packets)
 		case <-wake.C:
-			s.sent(s.member.Wake(s.now()))
+			s.send(s.member.Wake(s.now()))
 		case <-tick.C:
-			if ticks++; ticks%ticksPerBeat == 0 || s.soon {
-				s.soon = false
+			if ticks++; ticks%ticksPerBeat == 0 || s.beatSoon {
+				s.beatSoon = false
 				s.beat(ctx)
 			}
 		case r := <-s.readings:
 			s.take(ctx, r, false)
-		case <-s.checks.wake:
-			s.soon = true
-		case d := <-s.devices:
-			s.deviced(ctx, d)
-		case all := <-s.neighbours.read:
-			s.neighboured(ctx, all)
-		case r := <-s.probed:
-			s.probeDone(r)
+		case <-s.health.Changed():
+			s.beatSoon = true
+		case all := <-s.interfaces:
+			s.takeInterfaces(ctx, all)
+		case macs := <-s.forwarding.neighbours.read:
+			s.takeNeighbours(ctx, macs)
+		case r := <-s.probes.results:
+			s.takeProbe(r)
 		}
 		s.apply(ctx)
 		s.publishOwners()
@@ -264,16 +238,17 @@ func (s *Speaker) loop(ctx context.Context) error {
 	}
 }
 
-func (s *Speaker) sent(packets []election.Packet) {
+// send sends packets of the election, and counts them.
+func (s *Speaker) send(packets []election.Packet) {
 	n := s.net.send(packets)
 	s.cfg.Metrics.messages.Add(float64(len(packets)))
 	s.cfg.Metrics.bytes.Add(float64(n))
 }
 
-// beat says what we want and asks for it.
+// beat tells the member which addresses this node wants, and asks the voters for them.
 func (s *Speaker) beat(ctx context.Context) {
-	if s.broken {
-		s.mend(ctx, nil)
+	if s.fenceBroken {
+		s.reloadFence(ctx, nil)
 	}
 	dead, ok := s.member.Dead()
 	if ok {
@@ -281,40 +256,40 @@ func (s *Speaker) beat(ctx context.Context) {
 	}
 	s.reportGrant()
 	s.back.note(ok, time.Now())
-	s.leaseVote(ctx)
-	s.ready()
+	s.useLease()
+	s.exclude()
 	s.claim(ctx, dead)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
-		s.mend(ctx, err)
+		s.reloadFence(ctx, err)
 		return
 	case err != nil:
-		return // the slot is still in use: too soon
+		return // the slot is in use: too soon
 	}
-	s.sent(s.member.Beat(s.now()))
-	s.vote(ctx)
+	s.send(s.member.Beat(s.now()))
+	s.writeVoters(ctx)
 }
 
-// mend loads the fence anew, with what the member says. Until that succeeds nothing is
+// reloadFence loads the fence again, with the addresses that the member holds. Until that succeeds, no request is
 // confirmed.
-func (s *Speaker) mend(ctx context.Context, why error) {
-	if why != nil {
-		s.cfg.Log.Warn("the fence is loaded again", "err", why)
+func (s *Speaker) reloadFence(ctx context.Context, reason error) {
+	if reason != nil {
+		s.cfg.Log.Warn("the fence is loaded again", "err", reason)
 	}
 	s.cfg.Metrics.fenceLoads.Inc()
 	granted := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return !s.member.Granted(a) })
 	err := s.fence.Reload(ctx, granted)
-	if s.broken = err != nil; s.broken {
+	if s.fenceBroken = err != nil; s.fenceBroken {
 		s.cfg.Log.Error("this node announces nothing: the fence cannot be loaded", "err", err)
 	}
 }
 
-// claim tells the member what the node wants, while those nodes are dead.
+// claim tells the member which addresses this node wants. dead are the nodes that a majority declares dead.
 func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	out, ok := s.member.Out()
 	if !ok {
-		// Nothing is known; what is claimed stays, but not for long: voters that hear the node, and that
-		// it does not hear, would promise it to nobody else.
+		// Nothing is known. The node keeps its claims, but not for long: voters that hear this node, and are not heard
+		// by it, would grant the addresses to no other node.
 		if s.back.isolated(time.Now()) {
 			s.want(ctx, nil)
 		}
@@ -322,31 +297,31 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, granted: s.member.Granted, contested: s.member.Contested(),
-		served: s.checks.served, since: s.since, now: time.Now(), formers: &s.formers,
+		served: s.health.Served, leavingSince: s.leavingSince, now: time.Now(), forwarding: &s.forwarding,
 	}
-	want, moved := v.claims()
-	s.updateFormers(ctx, v, moved)
-	s.owners.view(v)
+	want, ownersChanged := v.claims()
+	s.updateForwarding(ctx, v, ownersChanged)
+	s.owners.set(v)
 	if many := len(want) > election.MaxAddrs; many != s.tooMany {
 		if s.tooMany = many; many {
-			s.cfg.Log.Error("more addresses are this node's than it can announce: the last ones are announced by nobody [let fewer Services have an address, or more nodes announce them]", "addresses", len(want), "most", election.MaxAddrs)
+			s.cfg.Log.Error("this node owns more addresses than it can announce: no node announces the last ones [let fewer Services have an address, or more nodes announce them]", "addresses", len(want), "most", election.MaxAddrs)
 		}
 	}
-	s.want(ctx, slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) }))
+	s.want(ctx, slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.probes.taken[a]) }))
 }
 
-// want tells the member what the node asks for; what it gives up leaves the fence first.
+// want tells the member which addresses to ask for. Addresses that the node gives up leave the fence first.
 func (s *Speaker) want(ctx context.Context, want []netip.Addr) {
-	wanted := make(map[netip.Addr]bool, len(want)) // every beat: 10,000 addresses must cost nothing that shows
+	wanted := make(map[netip.Addr]bool, len(want)) // a map, because each heartbeat does this for up to 10,000 addresses
 	for _, a := range want {
 		wanted[a] = true
 	}
 	drop := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return wanted[a] })
 	if len(drop) > 0 {
-		s.formers.leave(drop)
-		s.former()
+		s.forwarding.release(drop)
+		s.setForwarding()
 		if err := s.release(ctx, drop); err != nil {
-			return // it stays claimed
+			return // the node still claims them
 		}
 	}
 	s.member.Claim(want)
@@ -355,7 +330,7 @@ func (s *Speaker) want(ctx context.Context, want []netip.Addr) {
 	}
 }
 
-// release takes addresses out of the fence. If that fails, the node does not give them up.
+// release takes addresses out of the fence. After an error the node must not give them up.
 func (s *Speaker) release(ctx context.Context, drop []netip.Addr) error {
 	err := s.fence.Hold(ctx, nil, drop)
 	if err != nil {
@@ -364,31 +339,32 @@ func (s *Speaker) release(ctx context.Context, drop []netip.Addr) error {
 	return err
 }
 
-// apply does what the member says: first what leaves, then what enters, then the grant.
+// apply carries out the member's changes: first the addresses that leave, then the new ones, then the grant.
 func (s *Speaker) apply(ctx context.Context) {
 	c := s.member.Take()
-	if len(c.Add)+len(c.Drop) > 0 {
-		s.formers.leave(c.Drop)
-		s.formers.enter(c.Add)
-		s.former()
+	changed := len(c.Add)+len(c.Drop) > 0
+	if changed {
+		s.forwarding.release(c.Drop)
+		s.forwarding.hold(c.Add)
+		s.setForwarding()
 		if err := s.fence.Hold(ctx, c.Add, c.Drop); err != nil {
-			s.mend(ctx, err)
+			s.reloadFence(ctx, err)
 		}
 		s.cfg.Metrics.takeovers.Add(float64(len(c.Add)))
 		s.cfg.Metrics.losses.Add(float64(len(c.Drop)))
 	}
-	if c.Confirm && !s.broken {
-		if err := s.fence.Confirm(c.Slot); err == nil { // else a Ticket finds out
-			s.deadline.Store(int64(s.member.Deadline()))
+	if c.Confirm && !s.fenceBroken {
+		if err := s.fence.Confirm(c.Slot); err == nil { // the next Ticket reports an error again
+			s.grant.deadline.Store(int64(s.member.Deadline()))
 			s.cfg.Metrics.grants.Inc()
 		}
 	}
-	if len(c.Add)+len(c.Drop) > 0 {
+	if changed {
 		s.announce()
 	}
 }
 
-// announce tells the announcer what the node holds.
+// announce tells the responder which addresses the node holds, and the caller which Services these addresses belong to.
 func (s *Speaker) announce() {
 	addrs := map[netip.Addr][]string{}
 	assigned := map[api.Name]Assignment{}
@@ -397,15 +373,8 @@ func (s *Speaker) announce() {
 			continue
 		}
 		c, _ := d.Candidate(s.cfg.Node)
-		if s.nowhere(a, c.Interfaces) {
+		if s.nowhere(a, c.Interfaces) || s.mustProbe(a, c.Interfaces) {
 			continue
-		}
-		if at, ok := s.unannounced[a]; ok {
-			if time.Since(at) < freshFor || s.probing[a] {
-				s.probe(a, c.Interfaces)
-				continue
-			}
-			delete(s.unannounced, a)
 		}
 		addrs[a] = c.Interfaces
 	}
@@ -431,21 +400,21 @@ func (s *Speaker) announce() {
 	s.cfg.Assigned(assigned)
 }
 
-// leave gives everything up, so that others need not wait.
+// leave gives up all addresses at the end, so that other nodes need not wait.
 func (s *Speaker) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	s.arp.Set(nil)
-	s.formers.forget()
-	s.former()
+	s.forwarding.forget()
+	s.setForwarding()
 	if err := s.release(ctx, s.member.Claimed()); err == nil {
 		s.member.Claim(nil)
 	}
 	s.member.Leave()
 	for range goodbyes {
-		s.sent(s.member.Beat(s.now()))
+		s.send(s.member.Beat(s.now()))
 	}
 	s.cfg.Assigned(nil)
-	s.returnVote(ctx)
+	s.returnLease(ctx)
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestFaults: three speakers on a bridge; whatever is done to the owner of an address, another
-// node has it soon, and never two at the same time on the wire.
+// TestFaults: three speakers on a bridge. Whatever happens to the owner of an address, another node has it soon, and
+// two never have it on the wire.
 func TestFaults(t *testing.T) {
 	l := newLAN(t, 3)
 	for _, a := range vips {
@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 	t.Log(l.tape.Check(t), "changes of owner,", l.tape.Frames(), "frames")
 }
 
-// TestSlowSource: a node keeps its address while it is decided what a change means, however long that takes.
+// TestSlowSource: a node keeps its address while it decides about a change, however long that takes.
 func TestSlowSource(t *testing.T) {
 	l := newLAN(t, 3)
 	best := l.best(vips[0])
@@ -33,7 +33,7 @@ func TestSlowSource(t *testing.T) {
 	l.world.Slow = true
 	l.tell(best)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		l.ask(vips[0]) // a loop that waited would lose its grant, and get none while this lasts
+		l.ask(vips[0]) // a loop that waits would lose its grant
 	}
 	l.until(vips[0], best)
 	t.Log(l.tape.Check(t), "changes of owner")

@@ -11,18 +11,16 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/election"
 )
 
-// inboxSize bounds the packets that wait: what comes then is lost, as on a network.
+// inboxSize bounds the packets that wait for the loop. More packets are lost, as on a network.
 const inboxSize = 4096
 
 // A transport sends and receives heartbeats.
 type transport struct {
-	conn  *net.UDPConn
-	key   []byte
-	inbox chan []byte
-	// refused counts packets that are not authentic.
-	refused func()
+	conn    *net.UDPConn
+	key     []byte
+	inbox   chan []byte
+	refused func() // counts packets that are not authentic
 	peers   map[string]netip.AddrPort
-	port    uint16
 }
 
 func listen(ctx context.Context, port uint16, key []byte, refused func()) (*transport, error) {
@@ -32,12 +30,12 @@ func listen(ctx context.Context, port uint16, key []byte, refused func()) (*tran
 		return nil, fmt.Errorf("listen for heartbeats: %w [another speaker, or another program, has UDP port %d]", err, port)
 	}
 	udp := conn.(*net.UDPConn)
-	_ = udp.SetReadBuffer(4 << 20) // as far as the kernel allows
-	return &transport{conn: udp, key: key, refused: refused, inbox: make(chan []byte, inboxSize), port: port, peers: map[string]netip.AddrPort{}}, nil
+	_ = udp.SetReadBuffer(4 << 20) // the kernel may allow less
+	return &transport{conn: udp, key: key, refused: refused, inbox: make(chan []byte, inboxSize), peers: map[string]netip.AddrPort{}}, nil
 }
 
-// run reads packets until the transport is closed. What is not authentic takes no place in the inbox, and none of the
-// loop's time.
+// run reads packets until the transport is closed. A packet that is not authentic takes no place in the inbox and no
+// time of the loop.
 func (t *transport) run() error {
 	buf := make([]byte, election.MaxMessage+1)
 	for {
@@ -46,7 +44,7 @@ func (t *transport) run() error {
 			return nil
 		}
 		if err != nil {
-			time.Sleep(time.Millisecond) // an ICMP error of an earlier packet; never a tight loop
+			time.Sleep(time.Millisecond) // an ICMP error of an earlier packet; the pause prevents a tight loop
 			continue
 		}
 		if !election.Authentic(t.key, buf[:n]) {
@@ -60,8 +58,8 @@ func (t *transport) run() error {
 	}
 }
 
-// send sends packets to those whose address is known. What is lost is sent again with the
-// next heartbeat.
+// send sends packets to peers whose address is known, and returns the number of bytes. Errors do not matter, because the
+// next heartbeat repeats everything.
 func (t *transport) send(packets []election.Packet) (bytes int) {
 	for _, p := range packets {
 		if to, ok := t.peers[p.To]; ok {

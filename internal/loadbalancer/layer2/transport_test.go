@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestForged: packets that no speaker has sealed take no place in the queue, however many there are: what speakers send
-// comes through.
+// TestForged: forged packets take no place in the queue, however many there are, and the speakers' packets come
+// through.
 func TestForged(t *testing.T) {
 	testnet.Enter(t)
 	lo, err := netlink.LinkByName("lo")
@@ -38,11 +38,11 @@ func TestForged(t *testing.T) {
 	defer c.Close()
 	forged := append([]byte(nil), sealed[0].Data...)
 	forged[10] ^= 1
-	const many = 3 * inboxSize // nobody reads the inbox
+	const many = 3 * inboxSize // the test does not read the inbox
 	for sent := int64(0); sent < many; sent++ {
 		_, err := c.Write(forged)
 		must(t, err)
-		for end := time.Now().Add(time.Minute); sent-refused.Load() > 100; time.Sleep(time.Millisecond) { // the kernel's queue is bounded too
+		for end := time.Now().Add(time.Minute); sent-refused.Load() > 100; time.Sleep(time.Millisecond) { // the kernel's queue has a bound too
 			if time.Now().After(end) {
 				t.Fatalf("%d of %d are refused", refused.Load(), sent)
 			}

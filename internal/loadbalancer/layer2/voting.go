@@ -3,37 +3,44 @@ package layer2
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/election"
 )
 
 const (
-	// firstList is how long a speaker that knows no list of voters waits before it makes the
-	// first: if there are others, and the list was only deleted, these write theirs again.
-	firstList = 3 * time.Second
-	// firstOthers is how long the others leave it to the first of them.
-	firstOthers = 2 * time.Second
-	// silentFor is after how long without a word a node gives its seat to another.
+	// firstListWait is how long a speaker without a list of voters waits before it writes the first one. If the list
+	// was only deleted, a speaker that knows the list writes it again in this time.
+	firstListWait = 3 * time.Second
+	// otherWritersWait is how much longer the other nodes wait than the first node by name.
+	otherWritersWait = 2 * time.Second
+	// silentFor is the silence after which a voter gives its seat to another node.
 	silentFor = time.Minute
-	// writeLimit bounds a try to write the list, and writePause is the least between two.
-	writeLimit, writePause = 5 * time.Second, time.Second
+	// writeTimeout bounds one write of the list, and writePause is the shortest time between two writes.
+	writeTimeout, writePause = 5 * time.Second, time.Second
 )
 
-// vote keeps the list of voters: one of the voters writes the next one.
-func (s *Speaker) vote(ctx context.Context) {
-	if s.voting.Load() || time.Since(s.wrote) < writePause {
+// A voting is this node's part in keeping the list of voters.
+type voting struct {
+	writing atomic.Bool
+	wroteAt time.Time
+}
+
+// writeVoters writes the next list of voters, if it is this node's turn.
+func (s *Speaker) writeVoters(ctx context.Context) {
+	if s.voting.writing.Load() || time.Since(s.voting.wroteAt) < writePause {
 		return
 	}
 	next, ok := s.nextVoters()
 	if !ok {
 		return
 	}
-	s.wrote = time.Now()
-	s.voting.Store(true)
+	s.voting.wroteAt = time.Now()
+	s.voting.writing.Store(true)
 	s.tasks.Go(func() error {
-		defer s.voting.Store(false)
-		ctx, cancel := context.WithTimeout(ctx, writeLimit)
+		defer s.voting.writing.Store(false)
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		if err := s.cfg.Source.SetVoters(ctx, next); err != nil {
 			s.cfg.Log.Debug("cannot write the list of voters; another speaker may have done so", "err", err)
@@ -44,29 +51,11 @@ func (s *Speaker) vote(ctx context.Context) {
 	})
 }
 
-// firstVoters returns the first list, if it is time for it.
-func (s *Speaker) firstVoters() (first election.Voters, ok bool) {
-	wait, roll := firstList, s.member.Roll(s.nodes, silentFor)
-	for _, name := range s.nodes { // sorted
-		if !roll.Speaking[name] {
-			continue
-		}
-		if name != s.cfg.Node {
-			wait += firstOthers
-		}
-		break
-	}
-	if time.Since(s.start) <= wait {
-		return election.Voters{}, false
-	}
-	return election.First(roll)
-}
-
-// nextVoters returns the list that is to be written, if there is one.
+// nextVoters returns the list that this node must write; false: none.
 func (s *Speaker) nextVoters() (election.Voters, bool) {
 	stored, ours := s.cfg.Source.Voters(), s.member.Voters()
 	switch {
-	case stored.Epoch < ours.Epoch: // deleted, or set back
+	case stored.Epoch < ours.Epoch: // somebody deleted the list, or set an older one
 		return ours, true
 	case ours.Epoch == 0:
 		return s.firstVoters()
@@ -74,7 +63,7 @@ func (s *Speaker) nextVoters() (election.Voters, bool) {
 		return election.Voters{}, false
 	}
 	roll := s.member.Roll(s.nodes, silentFor)
-	for _, name := range ours.Names { // the first that is there does it
+	for _, name := range ours.Names { // the first voter that speaks writes the list
 		if name == s.cfg.Node {
 			break
 		}
@@ -83,4 +72,22 @@ func (s *Speaker) nextVoters() (election.Voters, bool) {
 		}
 	}
 	return ours.Next(roll)
+}
+
+// firstVoters returns the first list, if this node has waited long enough.
+func (s *Speaker) firstVoters() (first election.Voters, ok bool) {
+	wait, roll := firstListWait, s.member.Roll(s.nodes, silentFor)
+	for _, name := range s.nodes {
+		if !roll.Speaking[name] {
+			continue
+		}
+		if name != s.cfg.Node {
+			wait += otherWritersWait
+		}
+		break
+	}
+	if time.Since(s.start) <= wait {
+		return election.Voters{}, false
+	}
+	return election.First(roll)
 }

@@ -25,8 +25,8 @@ type object = map[string]string
 var families = []object{{"Name": "4", "IP": "ip", "Type": "ipv4_addr"}, {"Name": "6", "IP": "ip6", "Type": "ipv6_addr"}}
 
 // program is what the kernel runs.
-func program(reject bool) *nft.Program {
-	return &nft.Program{Source: source, Data: map[string]any{
+func program(reject bool) *nft.Ruleset {
+	return &nft.Ruleset{Source: source, Data: map[string]any{
 		"Reject": reject, "Refused": classid(uint32(numbers.PriorityRefused)),
 		"Comment": comment, "Priority": numbers.HookPolicy, "InputPriority": numbers.HookPolicyInput, "Families": families,
 		"Proxy":      fmt.Sprintf("%#x", numbers.MarkUserspace),

@@ -19,7 +19,7 @@ import (
 )
 
 // formerProgram is that of d5cadfc, before ClusterNetworkPolicies.
-func formerProgram(t *testing.T) *nft.Program {
+func formerProgram(t *testing.T) *nft.Ruleset {
 	t.Helper()
 	source, err := os.ReadFile("testdata/d5cadfc.nft")
 	if err != nil {
@@ -27,11 +27,11 @@ func formerProgram(t *testing.T) *nft.Program {
 	}
 	data := program(false).Data
 	data["Directions"] = []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4"}}
-	return &nft.Program{Source: string(source), Data: data}
+	return &nft.Ruleset{Source: string(source), Data: data}
 }
 
 // syncFormer does what an agent of d5cadfc does that starts.
-func syncFormer(ctx context.Context, p *nft.Program, want *networkpolicy.Table) error {
+func syncFormer(ctx context.Context, p *nft.Ruleset, want *networkpolicy.Table) error {
 	t := New()
 	defer t.Close()
 	if _, err := t.table.Load(ctx, p, false); err != nil { // it adopts

@@ -21,8 +21,8 @@ var rulesText string
 // rulesTimeout bounds one pass over the rules.
 const rulesTimeout = time.Minute
 
-func rulesProgram() *nft.Program {
-	return &nft.Program{Source: rulesText, Data: map[string]any{"Priority": numbers.HookHostPorts}}
+func rulesProgram() *nft.Ruleset {
+	return &nft.Ruleset{Source: rulesText, Data: map[string]any{"Priority": numbers.HookHostPorts}}
 }
 
 // rules are the kernel's part of host ports on loopback addresses: a table that is there as

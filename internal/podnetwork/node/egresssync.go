@@ -24,8 +24,8 @@ var egressRules string
 const egressComment = "egress.nft" // of each rule
 
 // egressProgram is the table's. within: packets go inside of WireGuard too.
-func egressProgram(within bool) *nft.Program {
-	return &nft.Program{Source: egressRules, Data: map[string]any{
+func egressProgram(within bool) *nft.Ruleset {
+	return &nft.Ruleset{Source: egressRules, Data: map[string]any{
 		"Within": within, "Egress": egressLink, "WireGuard": wgLink, "Port": numbers.PortVXLAN, "SourceCheck": numbers.HookSourceCheck, "Raw": numbers.HookRaw, "Answer": markAnswer,
 		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNIEgress<<8),
 		"Mark":    numbers.HookEgressMark, "Priority": numbers.HookEgress, "Unmark": numbers.HookEgressUnmark, "Mask": numbers.MaskEgress, "Here": markHere, "Nobody": markNobody,

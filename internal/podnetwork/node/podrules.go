@@ -30,8 +30,8 @@ type podsParts struct {
 	masquerade bool // something that pods send out of the cluster gets the node's address
 }
 
-func (p podsParts) program() *nft.Program {
-	return &nft.Program{Source: podsRules, Data: map[string]any{
+func (p podsParts) program() *nft.Ruleset {
+	return &nft.Ruleset{Source: podsRules, Data: map[string]any{
 		"Tunnel": p.tunnel, "Encrypt": p.encrypt, "Masquerade": p.masquerade,
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
 		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Egress": egressLink, "EgressTable": numbers.TableEgress, "Raw": numbers.HookRaw,

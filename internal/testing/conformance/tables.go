@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/api"
@@ -78,7 +77,7 @@ func (s suite) random(t testing.TB) {
 		err := errors.Join(r.forget(), r.packets(sample(rng, r.everywhere(state.Table()), 60)))
 		if err != nil {
 			report(t, err)
-			t.Fatalf("round %d, with the table\n%s", round, text(state.Table()))
+			t.Fatalf("round %d, with the table\n%s", round, state.Table())
 		}
 	}
 }
@@ -165,10 +164,4 @@ func (s suite) adopt(t testing.TB) {
 	}
 	report(t, r.checkSynced(second))
 	report(t, r.packets(sample(rng, r.everywhere(second), 60)))
-}
-
-func text(t *service.Table) string {
-	var b strings.Builder
-	_, _ = t.WriteTo(&b)
-	return b.String()
 }

@@ -52,9 +52,9 @@
 // The files are
 //
 //	objects.yaml   Services and EndpointSlices, and Pods where their weights matter
-//	table          golden: Table.WriteTo
+//	table          golden: Table.String
 //	problems       golden, optional: Entry.Problems, a line each
-//	explain        golden, where the file is there: service.NewReport of every Service
+//	explain        golden, where the file is there: command/inspect writes the service.Report of every Service
 //
 // "go test -update" in internal/service writes the golden ones.
 package scenario

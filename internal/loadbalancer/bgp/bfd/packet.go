@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A State is a session's, by the numbers of RFC 5880.
+// A State is the state of a session, with the numbers of RFC 5880.
 type State uint8
 
 // The states.
@@ -17,7 +17,7 @@ const (
 	Up
 )
 
-// String is as routers print it.
+// String returns the name that routers print.
 func (s State) String() string { return [...]string{"AdminDown", "Down", "Init", "Up"}[s&3] }
 
 // A diagnostic says why a session is not up.
@@ -30,8 +30,8 @@ const (
 	diagAdmin    diagnostic = 7
 )
 
-// size is a packet's without authentication.
-const size = 24
+// packetSize is the size of a packet without authentication.
+const packetSize = 24
 
 // A packet is a Control packet (RFC 5880, 4.1).
 type packet struct {
@@ -52,7 +52,7 @@ const (
 )
 
 func (p packet) marshal() []byte {
-	b := make([]byte, size)
+	b := make([]byte, packetSize)
 	b[0] = version<<5 | byte(p.diag)
 	b[1] = byte(p.state) << 6
 	if p.poll {
@@ -61,19 +61,19 @@ func (p packet) marshal() []byte {
 	if p.final {
 		b[1] |= flagFinal
 	}
-	b[2], b[3] = p.multiplier, size
+	b[2], b[3] = p.multiplier, packetSize
 	binary.BigEndian.PutUint32(b[4:], p.my)
 	binary.BigEndian.PutUint32(b[8:], p.your)
 	binary.BigEndian.PutUint32(b[12:], uint32(p.transmit.Microseconds()))
 	binary.BigEndian.PutUint32(b[16:], uint32(p.receive.Microseconds()))
-	return b // no echoes are wanted: zero
+	return b // the rest is zero: no echoes
 }
 
 var errMalformed = errors.New("not a BFD Control packet")
 
-// parse checks what needs no session (RFC 5880, 6.8.6). Nothing here is authenticated.
+// parse decodes a packet and makes the checks that need no session (RFC 5880, 6.8.6).
 func parse(b []byte) (p packet, err error) {
-	if len(b) < size || b[0]>>5 != version || b[3] < size || int(b[3]) > len(b) || b[1]&(flagAuth|flagMultipoint) != 0 {
+	if len(b) < packetSize || b[0]>>5 != version || b[3] < packetSize || int(b[3]) > len(b) || b[1]&(flagAuth|flagMultipoint) != 0 {
 		return p, errMalformed
 	}
 	micro := func(at int) time.Duration {

@@ -6,80 +6,80 @@ import (
 	"time"
 )
 
-// A Config is a router and how it is watched. It is comparable.
+// A Config is a router with the settings of its session. It is comparable.
 type Config struct {
 	Peer   netip.Addr
 	Source netip.Addr // zero: the kernel chooses
-	// Receive is the least time between packets that we can take, and Transmit between those
-	// that we want to send: what is slower counts, ours or the router's.
+	// Receive is the shortest interval of packets that this node accepts, and Transmit the shortest interval at which it
+	// wants to send. The slower end determines the interval in each direction.
 	Receive, Transmit time.Duration
-	Multiplier        uint8 // so many packets of ours may be lost: 2 to 255
-	Passive           bool  // the router begins
-	// MultiHop: the router is not on a network of the node's. MinTTL is what packets must have
-	// left of 255 then; 0: 254.
+	Multiplier        uint8 // so many lost packets make the router call this node silent: 2 to 255
+	Passive           bool  // the router sends first
+	// MultiHop says that the router is not on a network of the node. Its packets must arrive with MinTTL or more; 0: 254.
 	MultiHop bool
 	MinTTL   uint8
 }
 
-// Way is what of a Config cannot change while a session goes on.
-func (c Config) Way() Config { return Config{Peer: c.Peer, Source: c.Source, MultiHop: c.MultiHop} }
+// Fixed returns the part of a Config that cannot change while a session goes on.
+func (c Config) Fixed() Config { return Config{Peer: c.Peer, Source: c.Source, MultiHop: c.MultiHop} }
 
-// slow is the least time between packets while the session is not up (RFC 5880, 6.8.3).
-const slow = time.Second
+// slowInterval is the shortest interval of packets while a session is not up (RFC 5880, 6.8.3).
+const slowInterval = time.Second
 
-// A Change is a session's that came up, or was up.
+// A Change is an event of a session: it came up, it went down, or it can or cannot be watched.
 type Change struct {
 	Config Config
-	// Problem: whether the router can be watched at all has changed (Watch.Status).
+	// Problem says that Status.Problem has changed.
 	Problem bool
 	Up      bool
-	// Admin: the router ended the session on purpose, which says nothing about the way to it.
+	// Admin says that the router ended the session on purpose. The way to the router may still work.
 	Admin  bool
 	Reason string
 }
 
-// A session is the state machine of RFC 5880, 6.8, by the names there. It is pure: packets and
-// times in, packets and Changes out.
+// A session is the state machine of RFC 5880, 6.8, with its names. It is pure: packets and times in, packets and Changes
+// out.
 type session struct {
 	cfg    Config
 	jitter func() float64 // from 0 to 1
 
 	state, remoteState State
 	diag               diagnostic
-	local, remote      uint32        // discriminators; remote 0: not known
+	local, remote      uint32        // discriminators; remote 0: unknown
 	remoteReceive      time.Duration // the router's Required Min RX
 	remoteDemand       bool
-	transmit           time.Duration // Desired Min TX, which is slow at first
-	poll               bool          // a Poll Sequence is on: the router must hear of a new interval
-	was                intervals     // until the Poll Sequence of a change ends; zero: there is none
-	lastReceived       time.Time     // the last packet; zero: none
-	detection          time.Duration // so long the router may be silent
-	next               time.Time     // when the next packet is due
+	transmit           time.Duration // Desired Min TX; slowInterval at first
+	poll               bool          // a Poll Sequence runs: the router must confirm a new interval
+	before             intervals     // the intervals until the Poll Sequence ends; zero: none
+	lastReceived       time.Time     // of the last packet
+	detection          time.Duration // the longest silence of a router that is up
+	next               time.Time     // of the next packet to send
 	changes            []Change
-	events             [2]uint64 // down, up
+	events             [2]uint64 // numbers of going down, and of coming up
 }
 
-// intervals are those that count until the router has heard of others.
+// intervals count until the router has confirmed new ones.
 type intervals struct{ transmit, receive time.Duration }
 
+// newSession returns a session that is down. local is its discriminator.
 func newSession(c Config, local uint32, now time.Time, jitter func() float64) *session {
 	return &session{
 		cfg: c, local: local, jitter: jitter, state: Down, remoteState: Down, remoteReceive: time.Microsecond,
-		transmit: max(slow, c.Transmit), next: now,
+		transmit: max(slowInterval, c.Transmit), next: now,
 	}
 }
 
-// receive takes a packet that is for this session, and returns an answer that is due at once.
+// receive takes a packet for this session, and returns the answer to send at once.
 func (s *session) receive(now time.Time, p packet) []packet {
 	s.remote, s.remoteState, s.remoteDemand = p.my, p.state, p.demand
 	if p.receive < s.remoteReceive && p.receive > 0 {
-		s.next = earlier(s.next, now.Add(max(s.pace(), p.receive))) // not after the interval that was
+		s.next = earlier(s.next, now.Add(max(s.pace(), p.receive))) // do not wait for the end of the longer interval
 	}
 	s.remoteReceive = p.receive
 	if p.final {
-		s.poll, s.was = false, intervals{}
+		s.poll, s.before = false, intervals{}
 	}
-	s.lastReceived, s.detection = now, time.Duration(p.multiplier)*max(s.cfg.Receive, s.was.receive, p.transmit)
+	s.lastReceived, s.detection = now, time.Duration(p.multiplier)*max(s.cfg.Receive, s.before.receive, p.transmit)
 	if s.state == AdminDown {
 		return nil
 	}
@@ -99,25 +99,25 @@ func (s *session) receive(now time.Time, p packet) []packet {
 	return nil
 }
 
-// reconfigure changes how the router is watched while the session goes on. The router hears of it by a Poll Sequence, until whose end we
-// send no slower than before, and expect it to send no faster (RFC 5880, 6.8.3).
+// reconfigure changes the settings while the session goes on. The router hears of new intervals by a Poll Sequence. Until
+// its end this node sends no slower than before, and expects packets no faster than before (RFC 5880, 6.8.3).
 func (s *session) reconfigure(now time.Time, c Config) {
-	before := intervals{min(s.pace(), c.Transmit), max(s.cfg.Receive, s.was.receive)}
+	former := intervals{min(s.pace(), c.Transmit), max(s.cfg.Receive, s.before.receive)}
 	s.cfg, s.next = c, now
 	if s.state != Up {
-		s.transmit = max(slow, c.Transmit)
+		s.transmit = max(slowInterval, c.Transmit)
 		return
 	}
-	s.transmit, s.was, s.poll = c.Transmit, before, true
+	s.transmit, s.before, s.poll = c.Transmit, former, true
 }
 
-// pace is the least time between packets of ours.
-func (s *session) pace() time.Duration { return cmp.Or(s.was.transmit, s.transmit) }
+// pace returns this node's interval.
+func (s *session) pace() time.Duration { return cmp.Or(s.before.transmit, s.transmit) }
 
-// become changes the state and lets the router hear of it at once.
+// become changes the state, and makes the next packet due at once.
 func (s *session) become(now time.Time, state State, diag diagnostic, admin bool, reason string) {
-	was := s.state
-	if s.diag = diag; was == state {
+	last := s.state
+	if s.diag = diag; last == state {
 		return
 	}
 	s.state, s.next = state, now
@@ -127,22 +127,22 @@ func (s *session) become(now time.Time, state State, diag diagnostic, admin bool
 		s.poll = s.transmit != s.cfg.Transmit
 		s.transmit = s.cfg.Transmit
 		s.changes = append(s.changes, Change{Config: s.cfg, Up: true})
-	case was == Up:
+	case last == Up:
 		s.events[0]++
-		s.poll, s.transmit, s.was = false, max(slow, s.cfg.Transmit), intervals{}
+		s.poll, s.transmit, s.before = false, max(slowInterval, s.cfg.Transmit), intervals{}
 		s.changes = append(s.changes, Change{Config: s.cfg, Admin: admin, Reason: reason})
 	}
 }
 
-// wake does what is due: a router that was silent for too long is down, and the next packet goes
-// out.
+// wake runs at the time of due. It sets a router down that was silent for too long, and returns the next packet if its
+// time has come.
 func (s *session) wake(now time.Time) []packet {
 	if s.remote != 0 && !now.Before(s.lastReceived.Add(s.detection)) {
 		silent := now.Sub(s.lastReceived).Round(time.Millisecond)
 		if s.remote = 0; s.state > Down {
 			s.become(now, Down, diagExpired, false, "the router was silent for "+silent.String())
 		}
-		s.remoteReceive = time.Microsecond // what it said counts no more
+		s.remoteReceive = time.Microsecond // forget the router's interval
 	}
 	if now.Before(s.next) {
 		return nil
@@ -155,7 +155,7 @@ func (s *session) wake(now time.Time) []packet {
 	return []packet{s.packet(false)}
 }
 
-// speaks reports whether packets are sent from time to time (RFC 5880, 6.8.7).
+// speaks reports whether this node sends periodic packets (RFC 5880, 6.8.7).
 func (s *session) speaks() bool {
 	switch {
 	case s.cfg.Passive && s.remote == 0, s.remoteReceive == 0:
@@ -164,7 +164,7 @@ func (s *session) speaks() bool {
 	return !s.remoteDemand || s.state != Up || s.remoteState != Up || s.poll
 }
 
-// due returns when wake has something to do.
+// due returns the time of the next wake.
 func (s *session) due() time.Time {
 	if s.remote == 0 {
 		return s.next
@@ -172,12 +172,13 @@ func (s *session) due() time.Time {
 	return earlier(s.next, s.lastReceived.Add(s.detection))
 }
 
-// end says that the session is not wanted any more.
+// end returns the last packet, which says that the session is not wanted any more.
 func (s *session) end() packet {
 	s.state, s.diag, s.poll = AdminDown, diagAdmin, false
 	return s.packet(false)
 }
 
+// packet returns a packet with the session's state.
 func (s *session) packet(final bool) packet {
 	return packet{
 		state: s.state, diag: s.diag, poll: s.poll && !final, final: final, multiplier: s.cfg.Multiplier, my: s.local, your: s.remote,

@@ -9,7 +9,7 @@ import (
 
 var routerConfig = Config{Peer: netip.MustParseAddr("192.0.2.1"), Receive: 300 * time.Millisecond, Transmit: 200 * time.Millisecond, Multiplier: 3}
 
-// TestStates: each state with each packet, as RFC 5880 6.8.6 has it.
+// TestStates tries each packet in each state, as in RFC 5880, 6.8.6.
 func TestStates(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct{ have, hear, want State }{
@@ -30,7 +30,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A link has two sessions and carries packets in no time; cut, it loses them.
+// A link joins two sessions and carries packets in no time. A cut direction loses them.
 type link struct {
 	a, b *session
 	now  time.Time
@@ -71,8 +71,8 @@ func (l *link) carry(from int, to, back *session, all []packet) {
 	}
 }
 
-// TestDetection: both ends are up within two seconds, send as often as the slower of them wants,
-// and are down when so many packets were lost as the multiplier says, whichever way is cut.
+// TestDetection: both ends are up within two seconds and send at the interval of the slower end. They are down after
+// as many lost packets as the multiplier allows, whichever direction is cut.
 func TestDetection(t *testing.T) {
 	other := Config{Receive: 100 * time.Millisecond, Transmit: 50 * time.Millisecond, Multiplier: 5}
 	for name, cut := range map[string][2]bool{"both": {true, true}, "from us": {true, false}, "to us": {false, true}} {
@@ -87,7 +87,7 @@ func TestDetection(t *testing.T) {
 		if n := len(l.run(60 * time.Second)); n != 0 {
 			t.Errorf("%d changes in peace", n)
 		}
-		if a, b := l.sent[0], l.sent[1]; a < 300 || a > 405 || b < 200 || b > 270 { // each interval is shorter by up to a quarter
+		if a, b := l.sent[0], l.sent[1]; a < 300 || a > 405 || b < 200 || b > 270 { // jitter makes each interval shorter by up to a quarter
 			t.Errorf("%d and %d packets in a minute", a, b)
 		}
 		l.cut = cut
@@ -101,8 +101,8 @@ func TestDetection(t *testing.T) {
 	}
 }
 
-// TestReconfigured: intervals change while the session is up, to slower ones and to faster ones, and nobody is down for that, also if the
-// first packets that say so are lost; what counts for detection then is the new.
+// TestReconfigured: intervals become longer and shorter while the session is up, and no end goes down, also if the
+// first packets with the change are lost. Detection uses the new intervals afterwards.
 func TestReconfigured(t *testing.T) {
 	slower := Config{Peer: routerConfig.Peer, Receive: 3 * time.Second, Transmit: 5 * time.Second, Multiplier: 4}
 	faster := Config{Peer: routerConfig.Peer, Receive: 50 * time.Millisecond, Transmit: 20 * time.Millisecond, Multiplier: 3}
@@ -137,8 +137,8 @@ func TestReconfigured(t *testing.T) {
 	}
 }
 
-// TestSilence: a passive session says nothing before the router does, one that is down speaks
-// slowly, and nobody speaks to a router that wants no packets.
+// TestSilence: a passive session is silent before the router speaks, a session that is down speaks slowly, and no
+// session speaks to a router that wants no packets.
 func TestSilence(t *testing.T) {
 	passive := routerConfig
 	passive.Passive = true
@@ -165,7 +165,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestLoss: as long as never three packets in a row are lost, a session stays up.
+// TestLoss: a session stays up unless three packets in a row are lost.
 func TestLoss(t *testing.T) {
 	l := newLink(routerConfig, routerConfig)
 	l.run(3 * time.Second)
@@ -180,8 +180,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever arrives, nothing that is malformed reaches a session, and what is well formed
-// is read as it was written.
+// FuzzParse: no malformed packet reaches a session, and a well-formed packet is read as it was written.
 func FuzzParse(f *testing.F) {
 	f.Add(packet{state: Up, diag: diagExpired, poll: true, multiplier: 3, my: 1, your: 2, transmit: time.Second, receive: time.Second}.marshal())
 	f.Add([]byte{0x20, 0x40, 3, 24})

@@ -13,55 +13,55 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// hopLimit is the TTL of all that is sent: who receives it knows how far it came (RFC 5082).
+// hopLimit is the TTL of all sent packets, so that the receiver knows how many hops they made (RFC 5082).
 const hopLimit = 255
 
-// firstPort is the first that packets may come from (RFC 5881, 4).
+// firstPort is the lowest source port (RFC 5881, 4).
 const firstPort = 49152
 
-// A room is where packets arrive.
-type room struct{ v6, multiHop bool }
+// A socketKind is a kind of socket that receives packets: for a family, and for one hop or several.
+type socketKind struct{ v6, multiHop bool }
 
-func (c Config) room() room { return room{c.Peer.Is6(), c.MultiHop} }
+func (c Config) socketKind() socketKind { return socketKind{c.Peer.Is6(), c.MultiHop} }
 
-func (r room) port() uint16 {
-	if r.multiHop {
+func (k socketKind) port() uint16 {
+	if k.multiHop {
 		return numbers.PortBFDMultiHop
 	}
 	return numbers.PortBFD
 }
 
-// listen opens the socket of a room.
-func (r room) listen() (fd int, err error) {
-	fd, err = r.socket()
+// listen opens a socket that receives packets.
+func (k socketKind) listen() (fd int, err error) {
+	fd, err = k.socket()
 	if err != nil {
 		return -1, err
 	}
-	if r.v6 {
+	if k.v6 {
 		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1), unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
 	} else {
 		err = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVTTL, 1)
 	}
 	if err == nil {
-		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(r.any(), r.port())))
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(k.any(), k.port())))
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, fmt.Errorf("listen on UDP port %d for BFD: %w [another program on the node speaks BFD]", r.port(), err)
+		return -1, fmt.Errorf("listen on UDP port %d for BFD: %w [another program on the node speaks BFD]", k.port(), err)
 	}
 	return fd, nil
 }
 
-func (r room) any() netip.Addr {
-	if r.v6 {
+func (k socketKind) any() netip.Addr {
+	if k.v6 {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
 }
 
-func (r room) socket() (int, error) {
+func (k socketKind) socket() (int, error) {
 	family := unix.AF_INET
-	if r.v6 {
+	if k.v6 {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -71,22 +71,22 @@ func (r room) socket() (int, error) {
 	return fd, nil
 }
 
-// dial opens the socket that a session sends from.
+// dial opens the socket from which a session sends.
 func dial(c Config) (fd int, err error) {
-	r := c.room()
-	if fd, err = r.socket(); err != nil {
+	k := c.socketKind()
+	if fd, err = k.socket(); err != nil {
 		return -1, err
 	}
-	if r.v6 {
+	if k.v6 {
 		err = unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit)
 	} else {
 		err = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TTL, hopLimit)
 	}
 	source := c.Source
 	if !source.IsValid() {
-		source = r.any()
+		source = k.any()
 	}
-	for range 10 { // the port may be taken
+	for range 10 { // a random port may be in use
 		if err != nil {
 			break
 		}
@@ -97,7 +97,7 @@ func dial(c Config) (fd int, err error) {
 		err = nil
 	}
 	if err == nil {
-		err = unix.Connect(fd, sockaddr(netip.AddrPortFrom(c.Peer, r.port())))
+		err = unix.Connect(fd, sockaddr(netip.AddrPortFrom(c.Peer, k.port())))
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -121,18 +121,18 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return s
 }
 
-// A datagram is one that arrived.
+// A datagram is a received UDP packet.
 type datagram struct {
 	data []byte
 	from netip.Addr
 	ttl  int
 }
 
-// read reads one datagram; false: there is none.
+// read reads one datagram; false: none has arrived.
 func read(fd int, buf, oob []byte) (d datagram, ok bool) {
 	n, o, _, from, err := unix.Recvmsg(fd, buf, oob, 0)
 	if err != nil {
-		return d, false // an ICMP error of another one comes once, and is no news
+		return d, false // nothing there, or the ICMP error of a packet that was sent
 	}
 	d.data = buf[:n]
 	switch a := from.(type) {
@@ -147,7 +147,7 @@ func read(fd int, buf, oob []byte) (d datagram, ok bool) {
 	}
 	all, err := unix.ParseSocketControlMessage(oob[:o])
 	if err != nil {
-		return d, true // without a TTL it does not count
+		return d, true // without a TTL, which take refuses
 	}
 	for _, m := range all {
 		v4 := m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_TTL

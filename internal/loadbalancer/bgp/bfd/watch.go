@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// listenAgain is the time to the next try to open a port.
-	listenAgain = 5 * time.Second
-	// mostAtOnce bounds the packets of a room that are read before sessions are looked at.
-	mostAtOnce = 256
-	// goodbyes is how often a session that ends says so: packets get lost.
+	// listenRetry is the pause before the next try to open a port.
+	listenRetry = 5 * time.Second
+	// maxReads bounds the packets that the loop reads from one socket before it wakes the sessions.
+	maxReads = 256
+	// goodbyes is how often a session that ends says so, because packets get lost.
 	goodbyes = 3
-	// idle is the longest that the loop sleeps.
-	idle = time.Minute
+	// maxWait is the loop's longest sleep.
+	maxWait = time.Minute
 )
 
 // A Watch watches routers. Run must be called; the other methods may be called by any goroutine.
@@ -28,55 +28,55 @@ type Watch struct {
 	changed func(Change)
 	wakeFD  int
 
-	mu       sync.Mutex
-	sessions map[Config]*watched
-	byLocal  map[uint32]*watched
-	rooms    map[room]*listener
+	mu        sync.Mutex
+	sessions  map[Config]*watched
+	byLocal   map[uint32]*watched
+	listeners map[socketKind]*listener
 }
 
-// A watched router has a session and a socket to send from.
+// A watched is a router's session with its socket for sending.
 type watched struct {
 	*session
 	fd             int // -1: none
 	sent, received uint64
 }
 
-// A listener is the socket of a room; err says why there is none.
+// A listener is a socket that receives packets. err says why it could not be opened.
 type listener struct {
-	fd    int
+	fd    int // -1: not open
 	err   error
-	again time.Time
+	retry time.Time // of the next try to open it
 }
 
-// New returns a Watch of nothing. changed is called when a session comes up or goes down, one call
-// at a time; it must not wait, nor call the Watch.
+// New returns a Watch without routers. changed is called with each Change, one call at a time. It must not wait, nor call
+// the Watch.
 func New(changed func(Change)) (*Watch, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch routers: %w", err)
 	}
-	return &Watch{changed: changed, wakeFD: fd, sessions: map[Config]*watched{}, byLocal: map[uint32]*watched{}, rooms: map[room]*listener{}}, nil
+	return &Watch{changed: changed, wakeFD: fd, sessions: map[Config]*watched{}, byLocal: map[uint32]*watched{}, listeners: map[socketKind]*listener{}}, nil
 }
 
-// Set says which routers are watched from now on. Sessions of others end; one whose router is watched in another way goes on.
+// Set replaces the routers to watch, and ends the sessions of other routers. A session with new settings goes on.
 func (w *Watch) Set(all []Config) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	want, former := map[Config]bool{}, map[Config]*watched{}
+	want, unwanted := map[Config]bool{}, map[Config]*watched{}
 	for _, c := range all {
 		want[c] = true
 	}
 	for c, x := range w.sessions {
 		if !want[c] {
-			former[c.Way()] = x
+			unwanted[c.Fixed()] = x
 		}
 	}
 	for _, c := range all {
 		if w.sessions[c] != nil {
 			continue
 		}
-		if x := former[c.Way()]; x != nil {
-			delete(former, c.Way())
+		if x := unwanted[c.Fixed()]; x != nil {
+			delete(unwanted, c.Fixed())
 			delete(w.sessions, x.cfg)
 			x.reconfigure(time.Now(), c)
 			w.sessions[c] = x
@@ -97,14 +97,14 @@ func (w *Watch) Set(all []Config) {
 	w.notify()
 }
 
-// wake ends the loop's waiting.
+// wake wakes the loop.
 func (w *Watch) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.notify()
 }
 
-// forget ends a session.
+// forget ends a session. w.mu is held.
 func (w *Watch) forget(x *watched) {
 	if x.remote != 0 && x.fd >= 0 {
 		for range goodbyes {
@@ -116,23 +116,24 @@ func (w *Watch) forget(x *watched) {
 	delete(w.byLocal, x.local)
 }
 
+// notify wakes the loop. w.mu is held.
 func (w *Watch) notify() {
 	if w.wakeFD < 0 {
 		return // Run has ended
 	}
 	one := binary.NativeEndian.AppendUint64(nil, 1)
-	_, _ = unix.Write(w.wakeFD, one) // full is awake too
+	_, _ = unix.Write(w.wakeFD, one) // if it is full, the loop wakes too
 }
 
-// A Status is how a session is.
+// A Status is the state of a session.
 type Status struct {
 	State          State
 	Sent, Received uint64 // packets
 	Ups, Downs     uint64
-	Problem        string // why there can be none; empty: nothing
+	Problem        string // why the router cannot be watched; empty: it can
 }
 
-// Status returns how a session is; false: there is none.
+// Status returns the state of a session; false: there is no session.
 func (w *Watch) Status(c Config) (Status, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +142,7 @@ func (w *Watch) Status(c Config) (Status, bool) {
 		return Status{}, false
 	}
 	s := Status{State: x.state, Sent: x.sent, Received: x.received, Downs: x.events[0], Ups: x.events[1]}
-	if l := w.rooms[c.room()]; l != nil && l.err != nil {
+	if l := w.listeners[c.socketKind()]; l != nil && l.err != nil {
 		s.Problem = l.err.Error()
 	}
 	return s, true
@@ -175,17 +176,17 @@ func (w *Watch) close() {
 	w.wakeFD = -1
 }
 
-// waits returns for what the loop waits, and how long.
+// waits returns the sockets on which the loop waits, and how long.
 func (w *Watch) waits() (fds []unix.PollFd, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open()
-	fds, wait = []unix.PollFd{{Fd: int32(w.wakeFD), Events: unix.POLLIN}}, idle
-	for _, l := range w.rooms {
+	fds, wait = []unix.PollFd{{Fd: int32(w.wakeFD), Events: unix.POLLIN}}, maxWait
+	for _, l := range w.listeners {
 		if l.fd >= 0 {
 			fds = append(fds, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
 		} else {
-			wait = min(wait, time.Until(l.again))
+			wait = min(wait, time.Until(l.retry))
 		}
 	}
 	for _, x := range w.sessions {
@@ -194,60 +195,60 @@ func (w *Watch) waits() (fds []unix.PollFd, wait time.Duration) {
 	return fds, max(0, wait)
 }
 
-// open opens the rooms that sessions need and closes the others.
+// open opens the sockets that sessions need, and closes the others. w.mu is held.
 func (w *Watch) open() {
-	need := map[room]bool{}
+	need := map[socketKind]bool{}
 	for c := range w.sessions {
-		need[c.room()] = true
+		need[c.socketKind()] = true
 	}
-	maps.DeleteFunc(w.rooms, func(r room, l *listener) bool {
-		if !need[r] && l.fd >= 0 {
+	maps.DeleteFunc(w.listeners, func(k socketKind, l *listener) bool {
+		if !need[k] && l.fd >= 0 {
 			_ = unix.Close(l.fd)
 		}
-		return !need[r]
+		return !need[k]
 	})
-	for r := range need {
-		l := w.rooms[r]
+	for k := range need {
+		l := w.listeners[k]
 		if l == nil {
 			l = &listener{fd: -1}
-			w.rooms[r] = l
+			w.listeners[k] = l
 		}
-		if l.fd < 0 && !time.Now().Before(l.again) {
-			was := l.err
-			if l.fd, l.err = r.listen(); l.err != nil {
-				l.again = time.Now().Add(listenAgain)
+		if l.fd < 0 && !time.Now().Before(l.retry) {
+			last := l.err
+			if l.fd, l.err = k.listen(); l.err != nil {
+				l.retry = time.Now().Add(listenRetry)
 			}
-			if (was == nil) != (l.err == nil) {
-				w.notifyRoom(r)
+			if (last == nil) != (l.err == nil) {
+				w.noteProblem(k)
 			}
 		}
 	}
 }
 
-// notifyRoom reports that a room cannot be opened, or can again.
-func (w *Watch) notifyRoom(r room) {
+// noteProblem makes a Change for the sessions of a socket that cannot be opened, or can again. w.mu is held.
+func (w *Watch) noteProblem(k socketKind) {
 	for c, x := range w.sessions {
-		if c.room() == r {
+		if c.socketKind() == k {
 			x.changes = append(x.changes, Change{Config: c, Problem: true})
-			x.next = time.Now() // the loop looks
+			x.next = time.Now() // wakes the loop
 		}
 	}
 }
 
-// turn reads all that the kernel has, and does then what is due.
+// turn reads the packets that the kernel has, wakes the sessions, and returns their Changes.
 func (w *Watch) turn() (all []Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var woken [8]byte
 	_, _ = unix.Read(w.wakeFD, woken[:])
 	buf, oob := make([]byte, 512), make([]byte, 128)
-	for r, l := range w.rooms {
-		for i := 0; l.fd >= 0 && i < mostAtOnce; i++ {
+	for k, l := range w.listeners {
+		for i := 0; l.fd >= 0 && i < maxReads; i++ {
 			d, ok := read(l.fd, buf, oob)
 			if !ok {
 				break
 			}
-			w.take(r, d)
+			w.take(k, d)
 		}
 	}
 	now := time.Now()
@@ -264,7 +265,7 @@ func (w *Watch) turn() (all []Change) {
 }
 
 // take gives a datagram to its session.
-func (w *Watch) take(r room, d datagram) {
+func (w *Watch) take(k socketKind, d datagram) {
 	p, err := parse(d.data)
 	if err != nil {
 		return
@@ -272,20 +273,20 @@ func (w *Watch) take(r room, d datagram) {
 	x := w.byLocal[p.your]
 	if p.your == 0 {
 		for c, one := range w.sessions {
-			if c.Peer == d.from && c.MultiHop == r.multiHop {
+			if c.Peer == d.from && c.MultiHop == k.multiHop {
 				x = one
 			}
 		}
 	}
-	if x == nil || x.cfg.room() != r || d.ttl < x.cfg.leastTTL() {
+	if x == nil || x.cfg.socketKind() != k || d.ttl < x.cfg.minTTL() {
 		return
 	}
 	x.received++
 	x.sendAll(x.receive(time.Now(), p))
 }
 
-// leastTTL is what a packet must have left: from the network itself all of it (RFC 5881, 5).
-func (c Config) leastTTL() int {
+// minTTL returns the lowest TTL of a packet that counts: 255 from the node's own network (RFC 5881, 5).
+func (c Config) minTTL() int {
 	switch {
 	case !c.MultiHop:
 		return hopLimit
@@ -301,7 +302,7 @@ func (x *watched) sendAll(all []packet) {
 	}
 }
 
-// send sends a packet, if there is a way: the next one is due soon.
+// send sends a packet. An error does not matter, because the next packet follows soon.
 func (x *watched) send(p packet) {
 	if x.fd < 0 {
 		fd, err := dial(x.cfg)

@@ -11,10 +11,11 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// patience is how long a loaded machine may take for anything.
+// patience is the time that a busy machine may need for anything.
 const patience = 60 * time.Second
 
-// A router is the other end in a namespace: by hand, so that it can send what no router would.
+// A router is the other end in a namespace. The test writes its packets by hand, so that it can send what no router
+// would send.
 type router struct {
 	t    *testing.T
 	in   int
@@ -26,7 +27,7 @@ func open(t *testing.T, ns *testnet.Namespace, c Config) *router {
 	t.Helper()
 	r := &router{t: t}
 	err := ns.Do(func() (err error) {
-		if r.in, err = c.room().listen(); err == nil {
+		if r.in, err = c.socketKind().listen(); err == nil {
 			r.out, err = dial(c)
 		}
 		return err
@@ -38,7 +39,7 @@ func open(t *testing.T, ns *testnet.Namespace, c Config) *router {
 	return r
 }
 
-// hear waits for a packet of that state.
+// hear waits for a packet with that state.
 func (r *router) hear(want State) {
 	r.t.Helper()
 	buf, oob := make([]byte, 512), make([]byte, 128)
@@ -66,9 +67,8 @@ func (r *router) say(s State, your uint32) {
 	}
 }
 
-// TestWatch: a Watch comes up with a router in another namespace, of either family and over
-// several hops; packets that routers passed on count for nothing; a session that is not wanted any
-// more says so.
+// TestWatch: a Watch comes up with a router in another namespace, in both families and over several hops. Packets
+// that routers have passed on do not count. A session that is not wanted any more says so.
 func TestWatch(t *testing.T) {
 	n := testnet.New(t)
 	h := n.Node("node-1")
@@ -139,7 +139,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestPortTaken: where another program has the port, that is said.
+// TestPortTaken: if another program has the port, the status says so.
 func TestPortTaken(t *testing.T) {
 	n := testnet.New(t)
 	c := Config{Peer: netip.MustParseAddr("172.18.0.11"), Receive: time.Second, Transmit: time.Second, Multiplier: 3}

@@ -1,16 +1,14 @@
-// Package l2 answers for load-balancer addresses on the node's own networks, by ARP and by
-// neighbour discovery.
+// Package arp answers for load-balancer addresses on the node's own networks, by ARP and by neighbour discovery.
 //
 //	who has 192.0.2.10? ── AF_PACKET ──→ ┌───────────┐ ──→ reply with the interface's MAC
-//	Set(addresses, interfaces) ────────→ │ Announcer │ ──→ gratuitous: 5 in 5 s, then every 4 to 5 minutes
-//	netlink: links, addresses ─────────→ └───────────┘ ──→ Conflict: another MAC says it has it
+//	Set(addresses, interfaces) ────────→ │ Responder │ ──→ gratuitous: 5 in 5 s, then every 4 to 5 minutes
+//	netlink: links, addresses ─────────→ └───────────┘ ──→ Conflict: another MAC claims the address
 //
-// It hides frames, sockets, multicast groups and interfaces that come and go. Which addresses
-// the node may answer for is the election's to say; that it is silent when it may not, the
-// fence's.
+// The package encapsulates frames, sockets, multicast groups, and interfaces that come and go. The election decides
+// which addresses the node may answer for, and the fence mutes the node when it may not. The package's promises:
 //
-// It promises that what Set leaves out is not answered for after Set has returned; that it
-// answers on interfaces that can be somebody's network (not on loopbacks, members of a bridge,
-// pods' links); that it reads frames within bounds; and that Run ends with its context, and
-// all that it started with it.
+//   - After Set has returned, no address is answered for that Set leaves out.
+//   - It answers on interfaces that can be a network's: no loopbacks, members of bridges or links of pods.
+//   - It reads frames within bounds.
+//   - Run and everything that Run started end with Run's context.
 package arp

@@ -20,7 +20,7 @@ const (
 	icmp6       = 58
 	icmp6NS     = 135
 	icmp6NA     = 136
-	hopLimit    = 255 // of neighbour discovery: what comes from elsewhere has less
+	hopLimit    = 255 // of neighbour discovery; packets through a router have less
 	optSourceLL = 1
 	optTargetLL = 2
 
@@ -33,65 +33,68 @@ var (
 	allNodes  = netip.MustParseAddr("ff02::1")
 )
 
-// A question is a packet that asks who has an address, or says so.
-type question struct {
-	from   MAC // who sent the frame
-	to     MAC // whom it was sent to
+// A message is a packet of ARP or of neighbour discovery: a request, a claim, or both.
+type message struct {
+	from   MAC // the frame's source
 	sender netip.Addr
 	target netip.Addr
-	// claim says that the packet says of an address, which is in sender, that it is at mac.
-	claim bool
-	mac   MAC
-	ask   bool // somebody wants to know who has target
+	// isClaim says that the packet claims the address sender for mac.
+	isClaim bool
+	mac     MAC
+	// isRequest says that the packet asks for the MAC of target.
+	isRequest bool
 }
 
-// parseFrame reads an Ethernet frame of ARP or of neighbour discovery; false: it is another.
-func parseFrame(b []byte) (q question, ok bool) {
+// parseFrame reads an Ethernet frame; false: it is neither ARP nor neighbour discovery.
+func parseFrame(b []byte) (m message, ok bool) {
 	if len(b) < 14 {
-		return q, false
+		return m, false
 	}
-	q.to, q.from = MAC(b[:6]), MAC(b[6:12])
+	m.from = MAC(b[6:12])
 	switch binary.BigEndian.Uint16(b[12:]) {
 	case etherARP:
-		return q.arp(b[14:])
+		return m.arp(b[14:])
 	case etherIPv6:
-		return q.ndp(b[14:])
+		return m.ndp(b[14:])
 	}
-	return q, false
+	return m, false
 }
 
-func (q question) arp(b []byte) (question, bool) {
+// arp reads the payload of an ARP frame.
+func (m message) arp(b []byte) (message, bool) {
 	if len(b) < 28 || binary.BigEndian.Uint64(b)>>16 != 0x000108000604 {
-		return q, false
+		return m, false
 	}
-	q.mac = MAC(b[8:14])
-	q.sender, q.target = netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
+	m.mac = MAC(b[8:14])
+	m.sender, m.target = netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
 	op := binary.BigEndian.Uint16(b[6:])
-	q.claim = !q.sender.IsUnspecified()
-	q.ask = op == arpRequest && q.sender != q.target // else it is gratuitous
-	return q, op == arpRequest || op == arpReply
+	m.isClaim = !m.sender.IsUnspecified()
+	m.isRequest = op == arpRequest && m.sender != m.target // a request for the sender itself is gratuitous
+	return m, op == arpRequest || op == arpReply
 }
 
-func (q question) ndp(b []byte) (question, bool) {
+// ndp reads the payload of an IPv6 frame.
+func (m message) ndp(b []byte) (message, bool) {
 	if len(b) < 64 || b[6] != icmp6 || b[7] != hopLimit {
-		return q, false
+		return m, false
 	}
 	source, body := netip.AddrFrom16([16]byte(b[8:24])), b[40:]
 	subject := netip.AddrFrom16([16]byte(body[8:24]))
 	switch body[0] {
 	case icmp6NS:
-		q.sender, q.target, q.ask = source, subject, true
-		return q, true
+		m.sender, m.target, m.isRequest = source, subject, true
+		return m, true
 	case icmp6NA:
-		q.sender, q.claim, q.mac = subject, true, q.from
+		m.sender, m.isClaim, m.mac = subject, true, m.from
 		if o := body[24:]; len(o) >= 8 && o[0] == optTargetLL && o[1] == 1 {
-			q.mac = MAC(o[2:8])
+			m.mac = MAC(o[2:8])
 		}
-		return q, true
+		return m, true
 	}
-	return q, false
+	return m, false
 }
 
+// ethernet returns the header of a frame.
 func ethernet(to, from MAC, proto uint16) []byte {
 	b := make([]byte, 0, 86)
 	b = append(b, to[:]...)
@@ -99,7 +102,7 @@ func ethernet(to, from MAC, proto uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, proto)
 }
 
-// arpFrame says (or asks, with the zero sender) who has an address.
+// arpFrame returns an ARP frame. The zero sender makes a request without a claim.
 func arpFrame(op uint16, to, mac MAC, sender netip.Addr, target MAC, targetIP netip.Addr) []byte {
 	b := ethernet(to, mac, etherARP)
 	b = append(b, 0, 1, 8, 0, 6, 4)
@@ -109,12 +112,12 @@ func arpFrame(op uint16, to, mac MAC, sender netip.Addr, target MAC, targetIP ne
 	b = append(b, s[:]...)
 	b = append(b, target[:]...)
 	b = append(b, t[:]...)
-	return append(b, make([]byte, 18)...) // the smallest frame of Ethernet
+	return append(b, make([]byte, 18)...) // to Ethernet's smallest size
 }
 
-// ndpFrame is a neighbour advertisement or solicitation with one link-layer option; without
-// one if the source is unspecified, as RFC 4861 asks.
-func ndpFrame(kind byte, to, mac MAC, source, dest, subject netip.Addr, flags uint32) []byte {
+// ndpFrame returns a neighbour advertisement or solicitation with one link-layer option. An unspecified source has no
+// option, as RFC 4861 asks.
+func ndpFrame(kind byte, to, mac MAC, source, dst, subject netip.Addr, flags uint32) []byte {
 	body := []byte{kind, 0, 0, 0}
 	body = binary.BigEndian.AppendUint32(body, flags)
 	body = append(body, subject.AsSlice()...)
@@ -123,42 +126,41 @@ func ndpFrame(kind byte, to, mac MAC, source, dest, subject netip.Addr, flags ui
 	} else if !source.IsUnspecified() {
 		body = append(append(body, optSourceLL, 1), mac[:]...)
 	}
-	binary.BigEndian.PutUint16(body[2:], checksum.Transport(source, dest, icmp6, body))
+	binary.BigEndian.PutUint16(body[2:], checksum.Transport(source, dst, icmp6, body))
 	b := ethernet(to, mac, etherIPv6)
 	b = append(b, 0x60, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(body)))
 	b = append(b, icmp6, hopLimit)
 	b = append(b, source.AsSlice()...)
-	b = append(b, dest.AsSlice()...)
+	b = append(b, dst.AsSlice()...)
 	return append(b, body...)
 }
 
-// multicastMAC is the Ethernet address of an IPv6 multicast group.
+// multicastMAC returns the Ethernet address of an IPv6 multicast group.
 func multicastMAC(group netip.Addr) MAC {
 	b := group.As16()
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// solicitedNode is the multicast group that is asked for an address.
+// solicitedNode returns the multicast group that receives solicitations for an address.
 func solicitedNode(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom16([16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
 }
 
-// reply answers a question for an address that is at mac. source is the interface's own
-// address that an IPv6 answer comes from.
-func reply(q question, mac MAC, source netip.Addr) []byte {
-	if q.target.Is4() {
-		return arpFrame(arpReply, q.from, mac, q.target, q.mac, q.sender)
+// reply answers a request with mac. source is the interface's own address, from which IPv6 answers come.
+func reply(m message, mac MAC, source netip.Addr) []byte {
+	if m.target.Is4() {
+		return arpFrame(arpReply, m.from, mac, m.target, m.mac, m.sender)
 	}
-	if q.sender.IsUnspecified() { // somebody wants to take the address
-		return ndpFrame(icmp6NA, multicastMAC(allNodes), mac, source, allNodes, q.target, flagOverride)
+	if m.sender.IsUnspecified() { // another machine wants to take the address
+		return ndpFrame(icmp6NA, multicastMAC(allNodes), mac, source, allNodes, m.target, flagOverride)
 	}
-	return ndpFrame(icmp6NA, q.from, mac, source, q.sender, q.target, flagSolicited|flagOverride)
+	return ndpFrame(icmp6NA, m.from, mac, source, m.sender, m.target, flagSolicited|flagOverride)
 }
 
-// gratuitous says to all that an address is at mac, in both forms where there are two: some
-// hosts heed only one of them.
+// gratuitous returns the frames that tell all machines the MAC of an address. ARP has two forms, and some hosts heed
+// only one of them.
 func gratuitous(a netip.Addr, mac MAC, source netip.Addr) [][]byte {
 	if a.Is4() {
 		return [][]byte{
@@ -169,15 +171,11 @@ func gratuitous(a netip.Addr, mac MAC, source netip.Addr) [][]byte {
 	return [][]byte{ndpFrame(icmp6NA, multicastMAC(allNodes), mac, source, allNodes, a, flagOverride)}
 }
 
-// probe asks whether somebody has an address, without saying that we do. An answer of IPv6 comes to source alone, if there is one, else
-// to all.
-func probe(a netip.Addr, mac MAC, source netip.Addr) []byte {
+// probe returns a request for an address without a claim. All machines receive an IPv6 answer.
+func probe(a netip.Addr, mac MAC) []byte {
 	if a.Is4() {
 		return arpFrame(arpRequest, broadcast, mac, netip.IPv4Unspecified(), MAC{}, a)
 	}
-	if !source.IsValid() {
-		source = netip.IPv6Unspecified()
-	}
 	group := solicitedNode(a)
-	return ndpFrame(icmp6NS, multicastMAC(group), mac, source, group, a, 0)
+	return ndpFrame(icmp6NS, multicastMAC(group), mac, netip.IPv6Unspecified(), group, a, 0)
 }

@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Interface is one that addresses can be announced on.
+// An Interface is a network interface on which addresses can be announced.
 type Interface struct {
 	Name string
-	// Network says that it has an address of a network, so that it counts where no interface
-	// is asked for by name.
+	// Network says that the interface has an address of a network. Such interfaces announce addresses whose
+	// advertisement names no interface.
 	Network bool
-	// Connected says that there is something at the other end.
+	// Connected says that the interface has a carrier.
 	Connected bool
 }
 
-// A link is an Interface as the kernel has it.
+// A link is an Interface with the kernel's data.
 type link struct {
 	Interface
 	index  int
 	mac    MAC
-	source netip.Addr // what IPv6 packets of ours come from; link-local if there is one
+	source netip.Addr // of our IPv6 packets; link-local if the interface has such an address
 }
 
-// podLinks are names of interfaces that are no network of the node's: MetalLB's list.
+// podLinks matches names of interfaces that are not on a network of the node. It is MetalLB's list.
 var podLinks = regexp.MustCompile(`^(docker.*|cbr.*|dummy.*|virbr.*|lxcbr.*|veth.*|lo|cali.*|tunl.*|flannel.*|kube-ipvs.*|cni.*|nodelocaldns.*|lxc.*|fw[0-9a-f].*)$`)
 
 // links returns the interfaces that can announce: Ethernet, up, and not a member of a bridge.
@@ -52,7 +52,7 @@ func links() ([]link, error) {
 	return out, nil
 }
 
-// inVRF reports whether a master is a VRF, whose members are networks of their own.
+// inVRF reports whether a master is a VRF. Members of a VRF can announce, members of a bridge cannot.
 func inVRF(all []netlink.Link, master int) bool {
 	for _, l := range all {
 		if l.Attrs().Index == master {
@@ -62,7 +62,7 @@ func inVRF(all []netlink.Link, master int) bool {
 	return false
 }
 
-// addressed adds what the interface's addresses say.
+// addressed sets Network and source by the interface's addresses.
 func addressed(l netlink.Link, out link) link {
 	addrs, err := netlink.AddrList(l, unix.AF_UNSPEC)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -85,9 +85,8 @@ func addressed(l netlink.Link, out link) link {
 	return out
 }
 
-// Wireless returns the interfaces that are wireless: access points answer ARP for their
-// stations, or do not pass on what they did not ask for, so that addresses are announced in
-// vain.
+// Wireless returns the interfaces that are wireless. Access points answer ARP for their stations, or drop unsolicited
+// answers, so that announcements have no effect.
 func Wireless(names []string) (out []string) {
 	for _, name := range names {
 		if all, err := filepath.Glob(filepath.Join("/sys/class/net", name, "phy80211")); err == nil && len(all) > 0 {
@@ -99,5 +98,5 @@ func Wireless(names []string) (out []string) {
 	return out
 }
 
-// String returns a MAC as 02:00:5e:10:00:01.
+// String returns a MAC in the form 02:00:5e:10:00:01.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }

@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestLinks: of the interfaces of a real kernel those announce that are Ethernet, up and no member of a bridge; a member
-// that leaves its bridge does too, and only those that have an address of a network count where none is named.
+// TestLinks: of a real kernel's interfaces those can announce that are Ethernet, up and no member of a bridge, also
+// after a member has left its bridge. Without names only interfaces that have an address of a network count.
 func TestLinks(t *testing.T) {
 	testnet.Enter(t)
 	add := func(l netlink.Link, addr string) netlink.Link {
@@ -71,7 +71,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// checkLinks compares the interfaces that could announce with what is wanted.
+// checkLinks compares the interfaces that can announce with the wanted ones.
 func checkLinks(t *testing.T, when, want string) {
 	t.Helper()
 	all, err := links()
@@ -95,8 +95,8 @@ func checkLinks(t *testing.T, when, want string) {
 	}
 }
 
-// TestWireless: an interface that the kernel marks as wireless is found. There is one only on a machine that has a radio,
-// or the module mac80211_hwsim, which simulates them.
+// TestWireless: an interface that the kernel marks as wireless is found. The test needs a machine with a radio, or
+// the module mac80211_hwsim, which simulates one.
 func TestWireless(t *testing.T) {
 	marks, err := filepath.Glob("/sys/class/net/*/phy80211")
 	if err != nil {

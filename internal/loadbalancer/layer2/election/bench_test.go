@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkTakeover is a cluster of 100 speakers with 10,000 addresses, of which one dies: how
-// long until all that it had is another node's, in the cluster's time, and what is sent.
+// BenchmarkTakeover has a cluster of 100 speakers with 10,000 addresses, one of which dies. It reports the time until
+// other nodes have all its addresses, in the cluster's time, and the sent messages.
 func BenchmarkTakeover(b *testing.B) {
 	for b.Loop() {
 		s := newSim(b, 100, 1)
@@ -34,7 +34,7 @@ func BenchmarkTakeover(b *testing.B) {
 		for took := 0; took == 0; {
 			s.run(1, nil)
 			out, ok := s.nodes[50].m.Out()
-			if !given && ok && out[s.nodes[dead].name] { // every node sees the same, a beat apart at most
+			if !given && ok && out[s.nodes[dead].name] { // all nodes see the same within a beat
 				given = true
 				for j, a := range lost {
 					n := s.nodes[(dead+1+j%99)%100]

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A simFault is one thing that goes wrong, from a tick on.
+// A simFault is one fault, from a tick on.
 type simFault struct {
 	at   int
 	name string
@@ -43,7 +43,7 @@ func faultsOf(n int, ticks []int) (all []simFault) {
 	return all
 }
 
-// during returns what becomes of a packet while a fault lasts.
+// during returns the copies of a packet that arrive while a fault lasts.
 func during(age, length int, copies []int) []int {
 	if age >= 0 && age < length {
 		return copies
@@ -51,7 +51,7 @@ func during(age, length int, copies []int) []int {
 	return []int{0}
 }
 
-// faulty is what becomes of packets with these faults.
+// faulty applies these faults to the packets of a sim.
 func faulty(faults []simFault) func(*sim, simPacket) []int {
 	return func(s *sim, p simPacket) []int {
 		for _, f := range faults {
@@ -66,7 +66,7 @@ func faulty(faults []simFault) func(*sim, simPacket) []int {
 	}
 }
 
-// runFaults is a run of n nodes with some faults. Addresses are as in a cluster that works.
+// runFaults runs n nodes with some faults. The nodes want addresses as in a healthy cluster.
 func runFaults(t testing.TB, n int, grant time.Duration, faults ...simFault) string {
 	s := newSim(t, n, 1)
 	s.grant = grant
@@ -97,12 +97,11 @@ func describe(faults []simFault) (text string) {
 	return text
 }
 
-// firstFault is when a cluster that starts has come to rest, in ticks.
+// firstFault is the tick at which a new cluster has come to rest.
 const firstFault, lastFault = 90, 160
 
-// TestExhaustive: every fault of three nodes, and every pair of faults of two, at moments spread
-// over a beat and a grant: never two owners. FAIRWAY_FAULTS=all adds every pair of three nodes,
-// and more moments.
+// TestExhaustive tries every fault of three nodes, and every pair of faults of two, at moments spread over a beat and
+// a grant: never two owners. FAIRWAY_FAULTS=all adds every pair of three nodes, and more moments.
 func TestExhaustive(t *testing.T) {
 	singles, pairs := []int{90, 93, 96, 99, 102, 105}, []int{90, 117}
 	if os.Getenv("FAIRWAY_FAULTS") == "all" {
@@ -137,8 +136,8 @@ func TestExhaustive(t *testing.T) {
 	t.Log(runs, "runs")
 }
 
-// runFirst is a run of n nodes that start without a list of voters, with some faults. The first of two has the
-// Lease. owned is for how many ticks the first address has an owner.
+// runFirst runs n nodes that start without a list of voters, with some faults. The first of two nodes has the Lease.
+// owned is the number of ticks in which the first address has an owner.
 func runFirst(t testing.TB, n, lag int, faults ...simFault) (broken string, owned int) {
 	s := newSim(t, n, 1)
 	s.voters, s.lag = Voters{}, lag
@@ -170,8 +169,8 @@ func runFirst(t testing.TB, n, lag int, faults ...simFault) (broken string, owne
 	return broken, owned
 }
 
-// TestFirst: every fault of two and three nodes around the moment of the first list of voters, and every pair of
-// two: never two owners, and the first address has one. FAIRWAY_FAULTS=all adds five nodes.
+// TestFirst tries every fault of two and three nodes around the moment of the first list of voters, and every pair of
+// faults of two: never two owners, and the first address has one. FAIRWAY_FAULTS=all adds five nodes.
 func TestFirst(t *testing.T) {
 	runs := 0
 	try := func(n, lag int, faults ...simFault) {

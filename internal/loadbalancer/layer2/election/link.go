@@ -2,33 +2,32 @@ package election
 
 import "time"
 
-// A link is what a member knows of the messages between it and one peer. It lets in what the
-// peer sent after it heard our nonce, once and in order: a recorded message is refused also
-// after a restart of either end.
+// A link protects the messages between this member and one peer against replays. It accepts messages that the peer sent
+// after it heard this member's nonce, each once and in order. It refuses a recorded message even after a restart of
+// either end.
 type link struct {
 	id nodeID
-	// nonce is the one that the peer echoes; next the one that it must echo to begin anew,
-	// because it has restarted and forgot nonce.
+	// The peer echoes nonce. A peer that has restarted and forgot nonce must echo next.
 	nonce, next uint64
-	former      uint64        // the nonce before: messages that echo it were under way at the change
-	echo        uint64        // the nonce that the peer gave us
+	lastNonce   uint64        // the nonce before; late messages may still echo it
+	echo        uint64        // the peer's nonce
 	in, out     uint64        // counters of the last message in each direction
-	quiet       time.Duration // no hello before
+	nextHello   time.Duration // earliest time of the next hello
 }
 
-// accept decides about a message that is authentic and from this peer. renew says that the
-// peer does not know our nonce: it is to be told by a hello.
-func (l *link) accept(h header, random func() uint64) (ok, renew bool) {
+// accept decides whether an authentic message from this peer is new. needsHello says that the peer does not know this
+// member's nonce and must get a hello.
+func (l *link) accept(h header, random func() uint64) (ok, needsHello bool) {
 	switch {
 	case h.echo == l.nonce && l.nonce != 0:
 		if h.counter <= l.in {
-			// Doubled, or overtaken by a later one; or a hello of a peer that has restarted
-			// and counts from the beginning: it is told the nonce that proves so.
+			// The message came twice or late. Or it is the hello of a peer that has restarted and counts from the
+			// beginning; a hello gives that peer the nonce to prove it.
 			return false, h.kind == kindHello
 		}
 	case h.echo == l.next:
-		l.former, l.nonce, l.next = l.nonce, l.next, random()
-	case h.echo == l.former && l.former != 0:
+		l.lastNonce, l.nonce, l.next = l.nonce, l.next, random()
+	case h.echo == l.lastNonce && l.lastNonce != 0:
 		return false, false
 	default:
 		return false, true
@@ -47,17 +46,17 @@ func (l *link) header(kind byte, self nodeID) header {
 	return header{kind: kind, from: self, to: l.id, nonce: nonce, echo: l.echo, counter: l.out}
 }
 
-// greet reports whether a hello may be sent now, and notes that it is. Recorded messages ask for hellos too, and
-// what is under way while the two then change their nonces is lost: it must not be more than one round of a grant's.
-func (l *link) greet(now, pause time.Duration) bool {
-	if now < l.quiet {
+// mayGreet reports whether a hello may be sent now, and starts the next pause. Recorded messages cause hellos too, and
+// messages are lost while the two ends change their nonces. The pause bounds the loss to one round of a grant.
+func (l *link) mayGreet(now, pause time.Duration) bool {
+	if now < l.nextHello {
 		return false
 	}
-	l.quiet = now + pause
+	l.nextHello = now + pause
 	return true
 }
 
-// hello answers a message with an echo that is wrong.
+// hello returns the header of a hello, which answers a message with a wrong echo.
 func (l *link) hello(self nodeID, theirs uint64) header {
 	h := l.header(kindHello, self)
 	h.echo = theirs

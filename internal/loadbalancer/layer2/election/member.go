@@ -8,26 +8,25 @@ import (
 	"time"
 )
 
-// Timing is how long things last.
+// Timing has the durations of an election.
 type Timing struct {
 	// Beat is the time between two heartbeats.
 	Beat time.Duration
-	// Grant is how long a grant lasts: for the owner from sending its request on, for the
-	// voter from receiving it on.
+	// Grant is the duration of a grant. The owner counts from sending its request, the voter from receiving it.
 	Grant time.Duration
-	// Guard is what a voter adds before it grants an address to another node: clocks drift.
+	// Guard is how much longer a voter keeps its promise, because clocks drift.
 	Guard time.Duration
 }
 
 // DefaultTiming moves an address in about 0.6 s.
 var DefaultTiming = Timing{Beat: 100 * time.Millisecond, Grant: 500 * time.Millisecond, Guard: 50 * time.Millisecond}
 
-// LeaseVoter is the name of a voter that is no node: whoever holds a Lease in the API has
-// its vote. It makes two nodes able to lose one.
+// LeaseVoter is the name of a voter that is not a node. The holder of a Lease in the API has its vote, so that one of two
+// nodes can be lost.
 const LeaseVoter = "@lease"
 
-// Voters is the list of those that grant (First). Each list has a number; the next one differs by
-// one voter (Next).
+// Voters is a list of voters. First makes the first list. Next makes a list with the next number, which differs by one
+// voter.
 type Voters struct {
 	Epoch uint64   `json:"epoch"`
 	Names []string `json:"names"`
@@ -41,30 +40,29 @@ type Packet struct {
 	Data []byte
 }
 
-// A Config says what a Member is.
+// A Config configures a Member.
 type Config struct {
 	Self   string
 	Key    []byte        // the secret that all members share
-	Start  time.Duration // by the clock whose time all methods are given
+	Start  time.Duration // by the clock of all times that the methods get
 	Timing Timing
-	Random func() uint64 // not zero, and not to be guessed
+	Random func() uint64 // returns a number that is not zero and cannot be guessed
 }
 
-// A Member is one node's part in the election: an owner of addresses, and a voter about those
-// of all nodes. It is pure: packets, time and what the node wants go in; packets and what the
-// node holds come out. It belongs to one goroutine.
+// A Member is one node's part in the election: it owns addresses, and votes about the addresses of all nodes. It is pure:
+// packets, time and wanted addresses go in, packets and held addresses come out. Only one goroutine may use it.
 //
-// The caller, in this order:
+// The caller keeps this order:
 //
-//	Release: takes addresses out of the fence, then calls Claim without them.
-//	Request: fence.Ticket(slot), then reads the clock, then Beat, then sends what it returns.
-//	Grant:   after Receive and Wake looks at Take: first Drop leaves the fence, then Add enters
-//	         it, then fence.Confirm(slot).
+//	Release: take addresses out of the fence, then call Claim without them.
+//	Request: fence.Ticket(slot), then read the clock, then Beat, then send the packets.
+//	Grant:   after Receive and Wake call Take: first Drop leaves the fence, then Add enters it,
+//	         then fence.Confirm(slot).
 type Member struct {
 	cfg    Config
 	self   nodeID
 	voters Voters
-	vote   bool // we are one of the voters
+	votes  bool // this member is a voter
 	peers  map[nodeID]*peer
 	now    time.Duration
 	out    []Packet
@@ -78,21 +76,21 @@ type peer struct {
 	name string
 	id   nodeID
 	link link
-	has  uint64 // which list of ours the peer has, as it said last
-	vote bool
+	// listVersion is the version of this member's list that the peer has, by its last message.
+	listVersion uint64
+	votes       bool
 }
 
 // New returns a Member without peers and voters.
 func New(cfg Config) *Member {
 	m := &Member{cfg: cfg, self: idOf(cfg.Self), peers: map[nodeID]*peer{}, now: cfg.Start}
-	m.owner = owner{first: cfg.Random() >> 1, seq: cfg.Random() >> 1, lists: map[uint64][]netip.Addr{}, since: map[netip.Addr]uint64{}, granted: map[netip.Addr]bool{}, latest: map[nodeID]opinion{}}
+	m.owner = owner{baseVersion: cfg.Random() >> 1, seq: cfg.Random() >> 1, lists: map[uint64][]netip.Addr{}, since: map[netip.Addr]uint64{}, granted: map[netip.Addr]bool{}, latest: map[nodeID]opinion{}}
 	m.voter = voter{holder: map[netip.Addr]*claimant{}, claimants: map[nodeID]*claimant{}}
 	m.SetPeers(nil)
 	return m
 }
 
-// SetPeers says which nodes there are. What is remembered of a node that goes is forgotten,
-// but not a promise.
+// SetPeers replaces the nodes. The member forgets a node that goes, except a promise to it.
 func (m *Member) SetPeers(names []string) {
 	now := map[nodeID]bool{m.self: true}
 	for _, name := range append([]string{m.cfg.Self}, names...) {
@@ -106,28 +104,29 @@ func (m *Member) SetPeers(names []string) {
 	m.markVoters()
 }
 
-// SetVoters takes a list of voters, if it is later than that we have.
+// SetVoters takes a list of voters, unless the member has the same or a later one.
 func (m *Member) SetVoters(v Voters) {
 	if v.Epoch <= m.voters.Epoch {
 		return
 	}
 	m.voters = v
-	m.owner.rounds = nil // what others granted, they granted under another list
+	m.owner.rounds = nil // their grants belong to the list before
 	clear(m.owner.latest)
 	m.markVoters()
 }
 
-// Voters returns the list that counts here.
+// Voters returns the member's list of voters.
 func (m *Member) Voters() Voters { return m.voters }
 
+// markVoters marks the peers that vote.
 func (m *Member) markVoters() {
 	for _, p := range m.peers {
-		p.vote = slices.Contains(m.voters.Names, p.name)
+		p.votes = slices.Contains(m.voters.Names, p.name)
 	}
-	m.vote = m.peers[m.self].vote
+	m.votes = m.peers[m.self].votes
 }
 
-// Receive takes a packet and returns what to send. An error says why it was not taken.
+// Receive takes a packet and returns the packets to send. An error says why the packet was refused.
 func (m *Member) Receive(now time.Duration, data []byte) ([]Packet, error) {
 	m.now = now
 	msg, err := open(m.cfg.Key, data)
@@ -136,10 +135,10 @@ func (m *Member) Receive(now time.Duration, data []byte) ([]Packet, error) {
 	}
 	p := m.peers[msg.from]
 	if msg.to != m.self || msg.from == m.self || p == nil {
-		return nil, nil // a node that is new or gone
+		return nil, nil // from a node that is new or gone, or for another node
 	}
-	ok, renew := p.link.accept(msg.header, m.cfg.Random)
-	if renew && p.link.greet(now, m.cfg.Timing.Grant) {
+	ok, needsHello := p.link.accept(msg.header, m.cfg.Random)
+	if needsHello && p.link.mayGreet(now, m.cfg.Timing.Grant) {
 		m.send(p, message{header: p.link.hello(m.self, msg.nonce)})
 	}
 	if ok {
@@ -148,7 +147,7 @@ func (m *Member) Receive(now time.Duration, data []byte) ([]Packet, error) {
 	return m.flush(), nil
 }
 
-// deliver handles a message that is authentic, new, and from p.
+// deliver handles an authentic new message from p.
 func (m *Member) deliver(p *peer, msg message) {
 	switch msg.kind {
 	case kindHeartbeat:
@@ -160,7 +159,7 @@ func (m *Member) deliver(p *peer, msg message) {
 	}
 }
 
-// post sends a message to p; to ourselves without a network.
+// post sends a message to p. A message to this member itself needs no network.
 func (m *Member) post(p *peer, msg message) {
 	if p.id == m.self {
 		m.deliver(p, msg)
@@ -180,7 +179,7 @@ func (m *Member) flush() []Packet {
 	return out
 }
 
-// ordered returns the peers that keep says, in the order of their ids.
+// ordered returns the peers for which keep is true, in the order of their ids.
 func (m *Member) ordered(keep func(*peer) bool) []*peer {
 	var all []*peer
 	for _, p := range m.peers {

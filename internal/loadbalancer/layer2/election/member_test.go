@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestTakeover: all want an address; one gets it, and when that one is killed another does
-// within 700 ms of simulated time, which is not the machine's.
+// TestTakeover: all nodes want an address and one gets it. After that node is killed, another one has it within 700
+// ms of simulated time.
 func TestTakeover(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		s := newSim(t, n, 1)
@@ -34,7 +34,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestMinority: without a majority nobody holds anything.
+// TestMinority: without a majority no node holds anything.
 func TestMinority(t *testing.T) {
 	s := newSim(t, 3, 1)
 	a := addrs(1)
@@ -50,7 +50,7 @@ func TestMinority(t *testing.T) {
 	}
 }
 
-// TestRelease: an address that is given up and asked for moves within two beats.
+// TestRelease: an address that one node gives up and another wants moves within two beats.
 func TestRelease(t *testing.T) {
 	s := newSim(t, 3, 1)
 	all := addrs(200)
@@ -74,7 +74,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestOut: who is silent or not ready is known by all, also by those that do not vote.
+// TestOut: all nodes, also those that do not vote, know which nodes are silent or excluded.
 func TestOut(t *testing.T) {
 	s := newSim(t, 9, 1)
 	s.run(200, nil)
@@ -84,7 +84,7 @@ func TestOut(t *testing.T) {
 		}
 	}
 	s.nodes[2].paused = 1 << 30
-	s.nodes[3].m.SetUnready(true)
+	s.nodes[3].m.SetExcluded(true)
 	s.run(100, nil)
 	for i, n := range s.nodes {
 		out, ok := n.m.Out()
@@ -94,11 +94,11 @@ func TestOut(t *testing.T) {
 	}
 }
 
-// TestDead: a node is dead that was heard and fell silent, not one that said that it leaves or
-// was never there, and never on the word of a minority; it is not dead any more once it is heard.
+// TestDead: a node is dead that was heard and fell silent. A node is not dead that said goodbye, or was never there,
+// or that only a minority calls dead, or that is heard again.
 func TestDead(t *testing.T) {
 	s := newSim(t, 5, 1)
-	s.nodes[4].paused = 1 << 30 // no speaker ever ran there
+	s.nodes[4].paused = 1 << 30 // it never ran a speaker
 	check := func(when string, want ...string) {
 		t.Helper()
 		for i, n := range s.nodes {
@@ -112,7 +112,7 @@ func TestDead(t *testing.T) {
 	}
 	s.restart(0)
 	for i := range 4 {
-		s.restart(i) // none has heard of node-5
+		s.restart(i) // so that no process has heard node-5
 	}
 	s.run(300, nil)
 	check("at first")
@@ -124,7 +124,7 @@ func TestDead(t *testing.T) {
 	s.nodes[3].paused = 0
 	s.restart(3)
 	s.run(100, nil)
-	s.nodes[3].m.SetUnready(true) // it waits for routes
+	s.nodes[3].m.SetExcluded(true) // it was cut off
 	s.run(100, nil)
 	check("while it waits")
 	s.nodes[3].paused = 1 << 30
@@ -142,7 +142,7 @@ func TestDead(t *testing.T) {
 	}
 }
 
-// TestRestart: a member that restarts talks to the others again, and these to it.
+// TestRestart: a member that restarts exchanges messages with the others again.
 func TestRestart(t *testing.T) {
 	s := newSim(t, 3, 1)
 	a := addrs(5)
@@ -185,7 +185,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// randomFault loses, delays and doubles.
+// randomFault loses, delays and doubles packets.
 func randomFault(lose, late, double float64) func(*sim, simPacket) []int {
 	return func(s *sim, _ simPacket) (copies []int) {
 		for {
@@ -203,8 +203,8 @@ func randomFault(lose, late, double float64) func(*sim, simPacket) []int {
 	}
 }
 
-// runRandom is a run with every kind of fault, that depends on the seed only. It returns for how
-// many ticks the first address had an owner.
+// runRandom is a run with every kind of fault, which depends on the seed only. It returns the number of ticks in
+// which the first address had an owner.
 func runRandom(t testing.TB, seed uint64, ticks int) (owned int) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	s := newSim(t, 2+rng.IntN(4), seed)
@@ -218,7 +218,7 @@ func runRandom(t testing.TB, seed uint64, ticks int) (owned int) {
 		n.rate = 0.99 + 0.02*rng.Float64()
 	}
 	all := addrs(6)
-	var former []simPacket // recorded on the wire, and sent again
+	var former []simPacket // recorded on the wire, to be sent again
 	calm := s.fault
 	s.run(ticks, func() {
 		if len(s.owners(all[0])) > 0 {
@@ -235,7 +235,7 @@ func runRandom(t testing.TB, seed uint64, ticks int) (owned int) {
 			s.fault = randomFault(0.2*rng.Float64(), 0.1*rng.Float64(), 0.1*rng.Float64())
 		case 3:
 			s.fault = calm
-		case 4, 5, 6, 7: // what a node wants is any of it
+		case 4, 5, 6, 7: // a node wants other addresses
 			n.mine = nil
 			for _, a := range all {
 				if rng.IntN(2) == 0 {
@@ -271,7 +271,7 @@ func runRandom(t testing.TB, seed uint64, ticks int) (owned int) {
 	return owned
 }
 
-// elect lets node i write the next list of voters, of a cluster that has some of the nodes.
+// elect lets node i write the next list of voters for a cluster that has some of the nodes.
 func (s *sim) elect(i int, rng *rand.Rand) {
 	m := s.nodes[i].m
 	if s.nodes[i].paused > 0 || m.Voters().Epoch != s.voters.Epoch || !m.Adopted() {
@@ -294,8 +294,8 @@ func TestRandom(t *testing.T) {
 	for seed := range seeds {
 		owned += runRandom(t, seed, 1000)
 	}
-	// A voter that had the former list granted, when an address became free, for a request that it had refused: the
-	// owner counted from that one, the voter from the one before.
+	// A voter with the list before granted a free address for a request that it had refused. The owner counted from that
+	// request, the voter from the request before.
 	runRandom(t, 8724, 1000)
 	if share := float64(owned) / float64(seeds*1000); share < 0.2 {
 		t.Errorf("an address has an owner in %.2f of the time: nothing was tested", share)
@@ -318,7 +318,7 @@ func FuzzOpen(f *testing.F) {
 				t.Errorf("%+v is read again as %+v, %v", m, again, err)
 			}
 		}
-		// What is behind the authentication is read too.
+		// The fuzzer also reaches the parser behind the authentication.
 		if len(b) > 0 {
 			b = append([]byte{protocolVersion}, b...)
 			_, _ = open(simKey, append(b, tag(simKey, b)...))
@@ -333,8 +333,8 @@ func samples() []message {
 	}
 	return []message{
 		{header: header{kind: kindHello, from: 1, to: 2, nonce: 3, echo: 4, counter: 5}},
-		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true}},
-		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true, leaving: true}},
+		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, excluded: true}},
+		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, excluded: true, leaving: true}},
 		{header: header{kind: kindClaims}, claims: claims{version: 1, part: 1, parts: 2, addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, refused: []uint16{1, 5}, contested: many, out: []uint32{7}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, out: []uint32{7, 9}, dead: []uint32{9}}},

@@ -9,15 +9,15 @@ import (
 	"slices"
 )
 
-// Bounds of messages. What is larger is not sent, and not read.
+// Bounds of messages. Larger messages are neither sent nor read.
 const (
-	// MaxAddrs is how many addresses one node can hold.
+	// MaxAddrs is the number of addresses that one node can hold.
 	MaxAddrs = 1 << 14
 	// addrsPerPart keeps a message below the MTU of common networks.
 	addrsPerPart = 60
-	maxIndices   = 100 // more positions than these are sent as a bitmap
+	maxIndices   = 100 // a longer list of positions is sent as a bitmap
 	maxOut       = 255 // nodes in the list of a Grant
-	deadFollow   = 0   // in that list: dead nodes follow, as far as it goes
+	deadFollow   = 0   // in that list: the rest are dead nodes
 	maxDead      = maxOut / 2
 	tagSize      = 16
 	headerSize   = 2 + 5*8
@@ -28,9 +28,9 @@ const (
 // protocolVersion is the first byte of every message.
 const protocolVersion = 1
 
-// kinds of messages.
+// The kinds of messages.
 const (
-	kindHello     = 1 // only the header: the nonce to echo
+	kindHello     = 1 // has only the header, with the nonce to echo
 	kindHeartbeat = 2
 	kindClaims    = 3
 	kindGrant     = 4
@@ -48,18 +48,18 @@ func idOf(name string) nodeID {
 type header struct {
 	kind     byte
 	from, to nodeID
-	nonce    uint64 // what the receiver echoes in its messages
-	echo     uint64 // the nonce that the receiver gave; 0: none known
+	nonce    uint64 // for the receiver to echo
+	echo     uint64 // the receiver's nonce; 0: unknown
 	counter  uint64 // grows with each message to this receiver
 }
 
 // A heartbeat asks a voter for its grant.
 type heartbeat struct {
-	seq     uint64
-	epoch   uint64
-	version uint64 // of the list of claims
-	unready bool   // the node can carry no traffic: leave it out of every choice
-	leaving bool   // with unready: its speaker ends, which says nothing about the node
+	seq      uint64
+	epoch    uint64
+	version  uint64 // of the list of claims
+	excluded bool   // another node is a better owner
+	leaving  bool   // only with excluded: the speaker ends, the node may live on
 }
 
 // claims is one part of a list of addresses.
@@ -69,21 +69,20 @@ type claims struct {
 	addrs       []netip.Addr
 }
 
-// A grant answers a heartbeat.
+// A grant is a voter's answer to a heartbeat.
 type grant struct {
 	seq     uint64
 	epoch   uint64
-	version uint64 // of the list that is granted; 0: none
-	// refused and contested are positions in that list: addresses that are promised to
-	// another node, and addresses that another node asks for.
+	version uint64 // of the granted list; 0: none
+	// refused and contested are positions in that list: of addresses that are promised to another node, and of addresses
+	// for which another node asks.
 	refused, contested []uint16
-	// out are nodes that are silent or not ready, as the first half of their ids. dead are those
-	// of them that fell silent without a word; in a message they stand behind a 0 at the end of
-	// out, which a release that does not know them takes for a node.
+	// out has the first half of the ids of nodes that are silent or excluded. dead has the nodes of out that fell silent
+	// without a goodbye. A message has them after a 0 at the end of out, which older versions take for a node.
 	out, dead []uint32
 }
 
-// A message is a header and at most one of the others.
+// A message is a header and the body of its kind.
 type message struct {
 	header
 	heartbeat heartbeat
@@ -91,7 +90,7 @@ type message struct {
 	grant     grant
 }
 
-// seal encodes m with its authentication.
+// seal encodes m and appends its authentication code.
 func (m *message) seal(key []byte) []byte {
 	b := make([]byte, 0, 128)
 	b = append(b, protocolVersion, m.kind)
@@ -117,7 +116,7 @@ func tag(key, b []byte) []byte {
 
 // Flags of a heartbeat.
 const (
-	flagUnready = 1 << iota
+	flagExcluded = 1 << iota
 	flagLeaving
 )
 
@@ -127,9 +126,9 @@ func (h heartbeat) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.version)
 	switch {
 	case h.leaving:
-		return append(b, flagUnready|flagLeaving)
-	case h.unready:
-		return append(b, flagUnready)
+		return append(b, flagExcluded|flagLeaving)
+	case h.excluded:
+		return append(b, flagExcluded)
 	}
 	return append(b, 0)
 }
@@ -163,10 +162,10 @@ func (g grant) append(b []byte) []byte {
 	return b
 }
 
-// bitmap stands where the number of positions would, if a bitmap of all follows.
+// bitmap in place of the number of positions says that a bitmap follows.
 const bitmap = 0xffff
 
-// appendIndices writes positions, which are sorted.
+// appendIndices writes sorted positions.
 func appendIndices(b []byte, list []uint16) []byte {
 	if len(list) <= maxIndices {
 		b = binary.BigEndian.AppendUint16(b, uint16(len(list)))
@@ -189,13 +188,13 @@ var (
 	errTag     = errors.New("message has a wrong authentication code [do all speakers have the same Secret?]")
 )
 
-// Authentic reports whether a packet has the authentication code of a message: most that are forged can be refused before
-// they take the place of others in a queue. Receive checks it too.
+// Authentic reports whether a packet has the right authentication code. A caller can refuse forged packets before they
+// fill a queue. Receive checks the code too.
 func Authentic(key, b []byte) bool {
 	return len(b) >= headerSize+tagSize && len(b) <= MaxMessage && hmac.Equal(tag(key, b[:len(b)-tagSize]), b[len(b)-tagSize:])
 }
 
-// open decodes a message after it has checked its authentication.
+// open checks the authentication of a message and decodes it.
 func open(key, b []byte) (m message, err error) {
 	if len(b) < headerSize+tagSize || len(b) > MaxMessage || b[0] != protocolVersion {
 		return m, errMessage
@@ -224,7 +223,7 @@ func open(key, b []byte) (m message, err error) {
 	return m, nil
 }
 
-// A reader takes values from the front of b; bad after the first that is not there.
+// A reader takes values from the front of b. bad says that b was too short or a value was wrong.
 type reader struct {
 	b   []byte
 	bad bool
@@ -233,7 +232,7 @@ type reader struct {
 func (r *reader) take(n int) []byte {
 	if r.bad || len(r.b) < n {
 		r.bad = true
-		return make([]byte, n) // n has a bound everywhere
+		return make([]byte, n) // all callers bound n
 	}
 	out := r.b[:n]
 	r.b = r.b[n:]
@@ -248,8 +247,8 @@ func (r *reader) u64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }
 func (r *reader) heartbeat() heartbeat {
 	h := heartbeat{seq: r.u64(), epoch: r.u64(), version: r.u64()}
 	flags := r.byte()
-	h.unready, h.leaving = flags&flagUnready != 0, flags&flagLeaving != 0
-	r.bad = r.bad || flags > flagUnready|flagLeaving || h.leaving && !h.unready
+	h.excluded, h.leaving = flags&flagExcluded != 0, flags&flagLeaving != 0
+	r.bad = r.bad || flags > flagExcluded|flagLeaving || h.leaving && !h.excluded
 	return h
 }
 

@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// Slots is how many requests can be told apart in the fence.
+// Slots is the number of requests that the fence can tell apart.
 const Slots = 32
 
-// keptLists is how many lists before the present one a grant may be about.
+// keptLists is how many lists before the present one a grant may still name.
 const keptLists = 8
 
-// An owner is the half of a Member that asks for addresses.
+// An owner is the part of a Member that asks for addresses.
 type owner struct {
-	// first is the version before the first list. It is a random number, as seq is at first: no
-	// answer to the process before this one is taken for one to this.
-	first   uint64
-	version uint64
-	lists   map[uint64][]netip.Addr // what was asked for, by version
-	since   map[netip.Addr]uint64   // from which version on, without a gap
-	want    []netip.Addr            // the list of this version
-	unready bool
-	leaving bool
+	// baseVersion is the version before the first list. It is random, like the first seq, so that this process does not
+	// take an answer to the process before it.
+	baseVersion uint64
+	version     uint64
+	lists       map[uint64][]netip.Addr // by version
+	since       map[netip.Addr]uint64   // each list from this version on has the address
+	want        []netip.Addr            // the list of this version
+	excluded    bool
+	leaving     bool
 
 	seq       uint64
-	rounds    []*round // those whose grants may still count, oldest first
+	rounds    []*round // whose grants may still count, oldest first
 	granted   map[netip.Addr]bool
-	confirmed uint64 // the last round that all held addresses were granted in
+	confirmed uint64 // the last round that granted all held addresses
 	deadline  time.Duration
-	lease     time.Duration // until when we have the Lease's vote
+	lease     time.Duration // the end of this node's hold on the Lease
 	latest    map[nodeID]opinion
 	change    Change
 }
@@ -37,23 +37,23 @@ type owner struct {
 // A round is one request and its answers.
 type round struct {
 	seq     uint64
-	at      time.Duration // of sending
+	at      time.Duration // the request was sent
 	answers map[nodeID]grant
 }
 
-// An opinion is what a voter says of other nodes.
+// An opinion is a voter's last word about the nodes.
 type opinion struct {
 	at    time.Duration
 	out   []uint32
 	dead  []uint32
 	epoch uint64
-	since time.Duration // it has had that list of voters
+	since time.Duration // the voter has had this list of voters since then
 }
 
-// A Change is what the caller has to do, in this order.
+// A Change is work for the caller, in the order of the fields.
 type Change struct {
-	Drop    []netip.Addr // leave the fence: others may have them
-	Add     []netip.Addr // enter the fence: nobody else has them
+	Drop    []netip.Addr // must leave the fence: another node may have them
+	Add     []netip.Addr // may enter the fence: no other node has them
 	Confirm bool         // the request of Slot was granted
 	Slot    int
 }
@@ -61,35 +61,33 @@ type Change struct {
 // Granted reports whether the node may announce an address, until Deadline.
 func (m *Member) Granted(a netip.Addr) bool { return m.owner.granted[a] && m.now < m.owner.deadline }
 
-// Claimed returns what the node asks for, sorted. The caller must not change it.
+// Claimed returns the addresses that the node asks for, sorted. The caller must not change the slice.
 func (m *Member) Claimed() []netip.Addr { return m.owner.want }
 
-// Deadline returns until when the grant lasts.
+// Deadline returns the end of the grant.
 func (m *Member) Deadline() time.Duration { return m.owner.deadline }
 
 // NextSlot returns the slot of the next Beat.
 func (m *Member) NextSlot() int { return int((m.owner.seq + 1) % Slots) }
 
-// SetUnready says whether the node can carry traffic at all.
-func (m *Member) SetUnready(unready bool) { m.owner.unready = unready }
+// SetExcluded says whether other nodes are better owners than this node.
+func (m *Member) SetExcluded(excluded bool) { m.owner.excluded = excluded }
 
-// Leave says with the next Beat that this member ends: it is not ready, and that nobody hears it then does not
-// mean that its node is dead.
-func (m *Member) Leave() { m.owner.unready, m.owner.leaving = true, true }
+// Leave makes the next Beat a goodbye. The node is excluded, and its silence does not mean that it is dead.
+func (m *Member) Leave() { m.owner.excluded, m.owner.leaving = true, true }
 
-// SetLease says until when this node has the vote of the Lease, counted from before it was
-// renewed.
+// SetLease sets the end of this node's hold on the Lease, counted from before the renewal.
 func (m *Member) SetLease(until time.Duration) { m.owner.lease = until }
 
-// Take returns what is to be done since the last Take.
+// Take returns the changes since the last Take.
 func (m *Member) Take() Change {
 	c := m.owner.change
 	m.owner.change = Change{}
 	return c
 }
 
-// Claim says which addresses the node asks for from now on. Those that it leaves out must
-// have left the fence. The list goes out with the next Beat.
+// Claim replaces the addresses that the node asks for. Addresses that it leaves out must have left the fence. The next
+// Beat sends the list.
 func (m *Member) Claim(want []netip.Addr) {
 	o := &m.owner
 	want = slices.Clone(want)
@@ -100,7 +98,7 @@ func (m *Member) Claim(want []netip.Addr) {
 		return
 	}
 	if o.version == 0 {
-		o.version = o.first
+		o.version = o.baseVersion
 	}
 	o.version++
 	since := make(map[netip.Addr]uint64, len(want))
@@ -122,8 +120,8 @@ func (m *Member) Claim(want []netip.Addr) {
 	delete(o.lists, o.version-keptLists)
 }
 
-// Beat asks all voters, and while there are none tells those that make the first list that we are there.
-// The caller has made the ticket of NextSlot before it read the clock.
+// Beat asks all voters. While there is no list of voters, it tells the nodes that make the first list about this node.
+// The caller must have made the ticket of NextSlot before it read the clock.
 func (m *Member) Beat(now time.Duration) []Packet {
 	m.now = now
 	o := &m.owner
@@ -133,18 +131,18 @@ func (m *Member) Beat(now time.Duration) []Packet {
 	o.seq++
 	o.rounds = slices.DeleteFunc(o.rounds, func(r *round) bool { return now-r.at > m.cfg.Timing.Grant })
 	o.rounds = append(o.rounds, &round{seq: o.seq, at: now, answers: map[nodeID]grant{}})
-	early := m.early()
-	for _, p := range m.ordered(func(p *peer) bool { return p.vote || p.id == m.self || early[p.id] }) {
+	makers := m.listMakers()
+	for _, p := range m.ordered(func(p *peer) bool { return p.votes || p.id == m.self || makers[p.id] }) {
 		m.sendClaims(p)
-		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, unready: o.unready, leaving: o.leaving}})
+		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, excluded: o.excluded, leaving: o.leaving}})
 	}
 	return m.flush()
 }
 
-// sendClaims sends the list to a voter that does not have it.
+// sendClaims sends the list to a peer that lacks it.
 func (m *Member) sendClaims(p *peer) {
 	o := &m.owner
-	if o.version == 0 || p.has == o.version {
+	if o.version == 0 || p.listVersion == o.version {
 		return
 	}
 	parts := max(1, (len(o.want)+addrsPerPart-1)/addrsPerPart)
@@ -157,12 +155,12 @@ func (m *Member) sendClaims(p *peer) {
 // receiveGrant takes a voter's answer.
 func (m *Member) receiveGrant(p *peer, g grant) {
 	o := &m.owner
-	was, known := o.latest[p.id]
-	if !known || was.epoch != g.epoch {
-		was.since = m.now
+	last, known := o.latest[p.id]
+	if !known || last.epoch != g.epoch {
+		last.since = m.now
 	}
-	o.latest[p.id] = opinion{m.now, g.out, g.dead, g.epoch, was.since}
-	if p.has = g.version; g.epoch != m.voters.Epoch || !p.vote || g.version == 0 {
+	o.latest[p.id] = opinion{m.now, g.out, g.dead, g.epoch, last.since}
+	if p.listVersion = g.version; g.epoch != m.voters.Epoch || !p.votes || g.version == 0 {
 		return
 	}
 	for i, r := range o.rounds {
@@ -174,10 +172,9 @@ func (m *Member) receiveGrant(p *peer, g grant) {
 	}
 }
 
-// evaluate finds out which addresses a round has got. All voters that count in it have granted
-// them until the round's own deadline, so that one deadline is enough for the node.
-// last says that no more answers are waited for.
-func (m *Member) evaluate(r *round, last bool) {
+// evaluate finds out which addresses a round has won. The voters that count in it have granted them until the round's
+// own deadline, so that one deadline is enough for the node. final says that the round waits for no more answers.
+func (m *Member) evaluate(r *round, final bool) {
 	o := &m.owner
 	end := r.at + m.cfg.Timing.Grant
 	if r.seq < o.confirmed || m.now >= end || o.version == 0 {
@@ -201,14 +198,13 @@ func (m *Member) evaluate(r *round, last bool) {
 			lost = append(lost, a)
 		}
 	}
-	if len(lost) > 0 && (!last && votes < len(m.voters.Names) || r.seq == o.confirmed) {
-		return // the others may know better; what was confirmed stays so
+	if len(lost) > 0 && (!final && votes < len(m.voters.Names) || r.seq == o.confirmed) {
+		return // later answers may still grant them, and a confirmed round stays confirmed
 	}
 	m.takeGrants(r, won, lost, end)
 }
 
-// unchanged reports whether all answers grant the whole present list and we hold all of it:
-// so it is nearly always.
+// unchanged reports whether all answers grant the whole present list and the node holds all of it, the usual case.
 func (m *Member) unchanged(r *round) bool {
 	for _, g := range r.answers {
 		if g.version != m.owner.version || len(g.refused) > 0 {
@@ -218,7 +214,7 @@ func (m *Member) unchanged(r *round) bool {
 	return len(m.owner.granted) == len(m.owner.want)
 }
 
-// takeGrants makes what a round has got what the node is granted.
+// takeGrants replaces the node's addresses by the addresses that a round has won.
 func (m *Member) takeGrants(r *round, won map[netip.Addr]bool, lost []netip.Addr, end time.Duration) {
 	o := &m.owner
 	for _, a := range lost {
@@ -239,7 +235,7 @@ func (m *Member) takeGrants(r *round, won map[netip.Addr]bool, lost []netip.Addr
 	}
 }
 
-// leaseVotes reports whether the Lease's vote counts in a round that ends then.
+// leaseVotes reports whether the Lease's vote counts in a round that ends at that time.
 func (m *Member) leaseVotes(end time.Duration) bool {
 	return slices.Contains(m.voters.Names, LeaseVoter) && m.owner.lease >= end
 }
@@ -257,7 +253,7 @@ func (m *Member) won(r *round) map[netip.Addr]bool {
 		if !ok {
 			continue
 		}
-		next := 0 // in refused, which is sorted
+		next := 0 // index into refused, which is sorted
 		for i, a := range list {
 			if next < len(g.refused) && int(g.refused[next]) == i {
 				next++
@@ -277,7 +273,7 @@ func (m *Member) won(r *round) map[netip.Addr]bool {
 	return won
 }
 
-// Contested returns the addresses that we hold and that another node asks for.
+// Contested returns the node's addresses for which another node asks.
 func (m *Member) Contested() map[netip.Addr]bool {
 	o := &m.owner
 	all := map[netip.Addr]bool{}
@@ -294,7 +290,7 @@ func (m *Member) Contested() map[netip.Addr]bool {
 	return all
 }
 
-// Silent returns the voters that have not answered lately, sorted; we are not one.
+// Silent returns the voters that have not answered lately, sorted.
 func (m *Member) Silent() (names []string) {
 	for _, name := range m.voters.Names {
 		o, known := m.owner.latest[idOf(name)]
@@ -309,29 +305,29 @@ func (m *Member) Silent() (names []string) {
 	return names
 }
 
-// Out returns the names of the nodes that a majority of the voters says are silent or not
-// ready. ok is false as long as no majority is heard: then nothing is known.
+// Out returns the nodes that a majority of the voters calls silent or excluded. ok is false while no majority is heard
+// and so nothing is known.
 func (m *Member) Out() (names map[string]bool, ok bool) {
 	return m.byMajority(func(v opinion) []uint32 { return v.out })
 }
 
-// Dead returns the names of the nodes that a majority of the voters has heard, and does not hear
-// any more, although they did not say that they leave. ok as of Out.
+// Dead returns the nodes that a majority of the voters has heard once and does not hear any more, except nodes that have
+// said goodbye. ok is as for Out.
 func (m *Member) Dead() (names map[string]bool, ok bool) {
 	return m.byMajority(func(v opinion) []uint32 { return v.dead })
 }
 
-// byMajority returns the nodes that a majority of the voters has in a list.
+// byMajority returns the nodes that a majority of the voters has in a list. ok is as for Out.
 func (m *Member) byMajority(list func(opinion) []uint32) (names map[string]bool, ok bool) {
 	o := &m.owner
-	answering, says := 0, map[uint32]int{}
+	answering, count := 0, map[uint32]int{}
 	for id, v := range o.latest {
-		if p := m.peers[id]; p == nil || !p.vote || m.now-v.at > m.silence() {
+		if p := m.peers[id]; p == nil || !p.votes || m.now-v.at > m.silence() {
 			continue
 		}
 		answering++
 		for _, id := range list(v) {
-			says[id]++
+			count[id]++
 		}
 	}
 	need := m.voters.majority()
@@ -343,7 +339,7 @@ func (m *Member) byMajority(list func(opinion) []uint32) (names map[string]bool,
 	}
 	names = map[string]bool{}
 	for id, p := range m.peers {
-		if n := says[uint32(id>>32)]; n > 0 && n >= need {
+		if n := count[uint32(id>>32)]; n > 0 && n >= need {
 			names[p.name] = true
 		}
 	}

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// TestReplayed: who has recorded messages of processes that have ended, and sends them again and again to all, does not
-// keep the members from each other: the address has an owner all the time. Each is refused, and answered by a hello at
-// most so often that the handshake this begins loses no more than one round of heartbeats.
+// TestReplayed: a machine that records messages of processes that have ended, and sends them again and again, does
+// not part the members: the address always has an owner. Each message is refused. A hello answers it at most so often
+// that the handshake loses no more than one round of heartbeats.
 func TestReplayed(t *testing.T) {
-	for _, again := range []int{0, 1, 10} { // ticks between two of the same messages
+	for _, again := range []int{0, 1, 10} { // ticks between two copies of a message
 		s := newSim(t, 3, 1)
 		a := addrs(1)
 		s.nodes[0].mine = a
@@ -20,7 +20,7 @@ func TestReplayed(t *testing.T) {
 			return []int{0}
 		}
 		s.run(100, nil)
-		for i := range s.nodes { // what was recorded has a nonce that nobody has any more
+		for i := range s.nodes { // so that no process has a nonce of the recorded messages
 			s.restart(i)
 			s.run(30, nil)
 		}

@@ -12,11 +12,10 @@ import (
 // tick is the step of simulated time.
 const tick = 10 * time.Millisecond
 
-// A fence is the kernel's, as package fence makes it: what a node's process does late has no
-// effect.
+// A fence is the kernel's fence as in package fence: late actions of a node's process have no effect.
 type simFence struct {
 	held     map[netip.Addr]bool
-	ticket   [Slots]time.Duration // until when; by the node's clock
+	ticket   [Slots]time.Duration // its end, by the node's clock
 	granted  [Slots]time.Duration
 	lastUsed [Slots]time.Duration
 }
@@ -37,11 +36,11 @@ type simNode struct {
 	fence  simFence
 	rate   float64       // of its clock
 	offset time.Duration // of its clock
-	paused int           // for so many ticks
+	paused int           // remaining ticks
 	inbox  []simPacket   // in the socket's buffer
-	ops    []func()      // what the process is about to do, one a tick or all
-	next   time.Duration // beat, by its clock
-	mine   []netip.Addr  // what it wants
+	ops    []func()      // the process's next steps, one a tick or all at once
+	next   time.Duration // the next beat, by its clock
+	mine   []netip.Addr  // wanted addresses
 	born   int           // the tick of its process' start
 }
 
@@ -61,11 +60,11 @@ type sim struct {
 	fault  func(s *sim, p simPacket) []int // delays in ticks of the copies that arrive
 	sent   int
 	bytes  int
-	voters Voters        // as the API server has them
-	since  int           // the tick of their writing
-	lag    int           // ticks from there until the last node knows them
+	voters Voters        // the API server's list
+	since  int           // the tick in which the list was written
+	lag    int           // ticks until the last node knows the list
 	grant  time.Duration // how long the kernel lets a node speak after a request
-	broken string        // two owners, and when; empty: never
+	broken string        // the first moment with two owners; empty: none
 }
 
 var simKey = []byte("0123456789abcdef0123456789abcdef")
@@ -93,7 +92,7 @@ func (s *sim) names() (all []string) {
 	return all
 }
 
-// known is the list of voters as node i has heard of it: the last node so many ticks after it was written.
+// known returns the list of voters that node i knows. The last node knows a list lag ticks after it was written.
 func (s *sim) known(i int) Voters {
 	if s.lag > 0 && s.step < s.since+s.lag*i/len(s.nodes) {
 		return Voters{}
@@ -101,7 +100,7 @@ func (s *sim) known(i int) Voters {
 	return s.voters
 }
 
-// first lets node i make the first list of voters, if there is none and it is there for so many ticks.
+// first lets node i make the first list of voters if there is none, once the node has run for some ticks.
 func (s *sim) first(i, ticks int) {
 	n := s.nodes[i]
 	if n.paused > 0 || s.voters.Epoch > 0 || n.m.Voters().Epoch > 0 || s.step-n.born < ticks {
@@ -112,7 +111,7 @@ func (s *sim) first(i, ticks int) {
 	}
 }
 
-// clock is what node i's clock says.
+// clock returns the time by node i's clock.
 func (s *sim) clock(i int) time.Duration {
 	n := s.nodes[i]
 	return n.offset + time.Duration(float64(s.step)*float64(tick)*n.rate)
@@ -121,7 +120,7 @@ func (s *sim) clock(i int) time.Duration {
 // restart replaces the process of a node; its kernel stays.
 func (s *sim) restart(i int) {
 	n := s.nodes[i]
-	n.fence.held = map[netip.Addr]bool{} // the first that a process does
+	n.fence.held = map[netip.Addr]bool{} // the first step of a process
 	n.inbox, n.ops, n.paused, n.next = nil, nil, 0, s.clock(i)
 	n.m = New(Config{Self: n.name, Key: simKey, Start: s.clock(i), Timing: DefaultTiming, Random: func() uint64 { return s.rng.Uint64() | 1 }})
 	n.m.SetPeers(s.names())
@@ -166,8 +165,8 @@ func (s *sim) run(ticks int, each func()) {
 	}
 }
 
-// prefer makes each node want the addresses that are its own by a fixed choice among those that
-// are not out, and keep what it holds until it is asked for it: as package speaker does.
+// prefer makes each node want the addresses that it owns by a fixed choice among the nodes that are not out, and keep
+// the addresses that it holds until it is asked for them, as package layer2 does.
 func (s *sim) prefer(all []netip.Addr) {
 	for i, n := range s.nodes {
 		out, ok := n.m.Out()
@@ -191,14 +190,14 @@ func (s *sim) prefer(all []netip.Addr) {
 	}
 }
 
-// work is what a process does in one tick.
+// work is the work of a process in one tick.
 func (s *sim) work(i int) {
 	n := s.nodes[i]
 	if n.paused > 0 {
 		n.paused--
 		return
 	}
-	for len(n.ops) > 0 { // a pause falls between deciding and doing
+	for len(n.ops) > 0 { // a pause may fall between a decision and its steps
 		op := n.ops[0]
 		n.ops = n.ops[1:]
 		op()
@@ -236,7 +235,7 @@ func (s *sim) beat(i int) {
 	})
 }
 
-// claim asks for what the node wants; what it gives up leaves the fence first.
+// claim asks for the addresses that the node wants. Addresses that it gives up leave the fence first.
 func (s *sim) claim(i int) {
 	n := s.nodes[i]
 	for a := range n.fence.held {
@@ -247,7 +246,7 @@ func (s *sim) claim(i int) {
 	n.m.Claim(n.mine)
 }
 
-// apply does what a Change says, in the next tick.
+// apply carries out a Change in the next tick.
 func (s *sim) apply(i int) {
 	n := s.nodes[i]
 	c := n.m.Take()
@@ -279,7 +278,7 @@ func (s *sim) owners(a netip.Addr) (all []int) {
 	return all
 }
 
-// check notes if an address has two owners.
+// check records an address with two owners.
 func (s *sim) check() {
 	addrs := map[netip.Addr]int{}
 	for i, n := range s.nodes {

@@ -6,46 +6,47 @@ import (
 	"time"
 )
 
-// A voter is the half of a Member that promises addresses to nodes.
+// A voter is the part of a Member that promises addresses to nodes.
 type voter struct {
-	// holder is to whom an address was granted last. The promise lasts as long as that
-	// node's deadline is not over and it still claims the address.
+	// holder is the last node to get an address. The promise lasts until that node's deadline, or until the node does
+	// not claim the address any more.
 	holder    map[netip.Addr]*claimant
 	claimants map[nodeID]*claimant
 }
 
-// A claimant is a node as a voter knows it.
+// A claimant is a voter's knowledge of a node.
 type claimant struct {
 	id       nodeID
-	lastSeen time.Duration // its last heartbeat
-	spoke    bool          // there was one
-	unready  bool
+	lastSeen time.Duration // the last heartbeat
+	heard    bool          // there was a heartbeat
+	excluded bool
 	leaving  bool
-	epoch    uint64        // of the list of voters that it has
-	seq      uint64        // of the heartbeat that the promise is about
-	deadline time.Duration // of the promise for all that it holds
-	promised bool          // there is a deadline
+	epoch    uint64        // of the node's list of voters
+	seq      uint64        // of the heartbeat with the promise
+	deadline time.Duration // of the promise for all its addresses
+	promised bool          // the deadline is set
 	version  uint64        // of list; 0: none
 	list     []netip.Addr  // sorted
 	refused  []uint16      // positions in list
-	// contested are addresses of list that another node asked for, and when.
+	// contested has the addresses of list for which another node asked, and when.
 	contested map[netip.Addr]time.Duration
-	// The list that is coming in parts.
-	coming uint64
-	parts  [][]netip.Addr
+	// A list that arrives in parts.
+	incoming uint64 // its version
+	parts    [][]netip.Addr
 }
 
-// silence is after how long the promise to a node that says nothing is over.
+// silence is the time after which the promise to a silent node has ended.
 func (m *Member) silence() time.Duration { return m.cfg.Timing.Grant + m.cfg.Timing.Guard }
 
-// suspicion is after how long a node that says nothing is left out of every choice: sooner than
-// its promise ends, so that whoever takes over asks in time and is told when it does.
+// suspicion is the silence after which a node counts as out. It is shorter than a promise, so that the next owner asks
+// in time and gets its answer when the promise ends.
 func (m *Member) suspicion() time.Duration { return m.cfg.Timing.Grant * 7 / 10 }
 
-// mayVote reports whether we may promise anything: before, there may be promises of a process
-// before this one, which we do not know.
-func (m *Member) mayVote() bool { return m.vote && m.now-m.cfg.Start >= m.silence() }
+// mayVote reports whether this member may promise anything. In its first moments, promises of the process before it may
+// still last.
+func (m *Member) mayVote() bool { return m.votes && m.now-m.cfg.Start >= m.silence() }
 
+// claimant returns the claimant of a peer, and makes it if needed.
 func (m *Member) claimant(p *peer) *claimant {
 	c := m.voter.claimants[p.id]
 	if c == nil {
@@ -58,8 +59,8 @@ func (m *Member) claimant(p *peer) *claimant {
 // collect takes a part of a list.
 func (m *Member) collect(p *peer, part claims) {
 	c := m.claimant(p)
-	if c.coming != part.version || len(c.parts) != int(part.parts) {
-		c.coming, c.parts = part.version, make([][]netip.Addr, part.parts)
+	if c.incoming != part.version || len(c.parts) != int(part.parts) {
+		c.incoming, c.parts = part.version, make([][]netip.Addr, part.parts)
 	}
 	if part.addrs == nil {
 		part.addrs = []netip.Addr{}
@@ -67,9 +68,9 @@ func (m *Member) collect(p *peer, part claims) {
 	c.parts[part.part] = part.addrs
 }
 
-// complete returns the list of that version, if all of its parts are here.
+// complete returns the list of that version, if all its parts have arrived.
 func (c *claimant) complete(version uint64) ([]netip.Addr, bool) {
-	if c.coming != version || len(c.parts) == 0 || slices.ContainsFunc(c.parts, func(p []netip.Addr) bool { return p == nil }) {
+	if c.incoming != version || len(c.parts) == 0 || slices.ContainsFunc(c.parts, func(p []netip.Addr) bool { return p == nil }) {
 		return nil, false
 	}
 	list := slices.Concat(c.parts...)
@@ -81,8 +82,8 @@ func (c *claimant) complete(version uint64) ([]netip.Addr, bool) {
 func (m *Member) receiveHeartbeat(p *peer, h heartbeat) {
 	c := m.claimant(p)
 	lapsed := !c.promised || m.now > c.deadline
-	c.lastSeen, c.spoke, c.unready, c.leaving, c.epoch = m.now, true, h.unready, h.leaving, h.epoch
-	if !m.vote {
+	c.lastSeen, c.heard, c.excluded, c.leaving, c.epoch = m.now, true, h.excluded, h.leaving, h.epoch
+	if !m.votes {
 		return
 	}
 	if h.epoch != m.voters.Epoch || !m.mayVote() {
@@ -100,19 +101,19 @@ func (m *Member) receiveHeartbeat(p *peer, h heartbeat) {
 		m.answer(p, c, h.seq, 0)
 		return
 	}
-	// What is granted later is granted for this request: its round ends before the promise.
+	// A later grant also belongs to this request, whose round ends before the promise.
 	c.seq, c.deadline, c.promised = h.seq, m.now+m.cfg.Timing.Grant+m.cfg.Timing.Guard, true
 	if lapsed || changed || len(c.refused) > 0 {
 		m.promise(c)
 	}
 	m.answer(p, c, h.seq, c.version)
 	if changed {
-		m.again(c)
+		m.answerWaiting(c)
 	}
 }
 
-// replace gives the claimant another list. What it does not claim any more is free: it has
-// left the node's fence before the list was sent.
+// replace gives the claimant another list. Addresses that the new list lacks are free, because they left the node's
+// fence before the node sent the list.
 func (m *Member) replace(c *claimant, version uint64, list []netip.Addr) {
 	kept := make(map[netip.Addr]bool, len(list))
 	for _, a := range list {
@@ -129,7 +130,7 @@ func (m *Member) replace(c *claimant, version uint64, list []netip.Addr) {
 	c.version, c.list, c.refused = version, list, nil
 }
 
-// promise grants to the claimant what is not promised to another node.
+// promise grants the claimant its addresses, except addresses that are promised to another node.
 func (m *Member) promise(c *claimant) {
 	c.refused = c.refused[:0]
 	for i, a := range c.list {
@@ -148,32 +149,32 @@ func (m *Member) promise(c *claimant) {
 	}
 }
 
-// Wake is called when WakeAt is over: promises have ended, and those that wait for the
-// addresses are told at once.
+// Wake must be called at the time of WakeAt. Promises have ended, and the nodes that wait for the addresses get an answer
+// at once.
 func (m *Member) Wake(now time.Duration) []Packet {
 	m.now = now
-	m.again(nil)
+	m.answerWaiting(nil)
 	return m.flush()
 }
 
-// again answers once more to those that were refused something, but not to one of them.
-func (m *Member) again(but *claimant) {
+// answerWaiting answers again to the claimants with a refused address that is free now, except one claimant.
+func (m *Member) answerWaiting(except *claimant) {
 	if !m.mayVote() {
 		return
 	}
 	for _, p := range m.ordered(func(*peer) bool { return true }) {
 		c := m.voter.claimants[p.id]
-		if c == nil || c == but || len(c.refused) == 0 || !c.promised || m.now > c.deadline {
+		if c == nil || c == except || len(c.refused) == 0 || !c.promised || m.now > c.deadline {
 			continue
 		}
-		was := len(c.refused)
-		if m.promise(c); len(c.refused) < was {
+		before := len(c.refused)
+		if m.promise(c); len(c.refused) < before {
 			m.answer(p, c, c.seq, c.version)
 		}
 	}
 }
 
-// WakeAt returns when the first promise ends that another node waits for.
+// WakeAt returns the time at which the first promise ends for whose address another node waits; false: no node waits.
 func (m *Member) WakeAt() (at time.Duration, ok bool) {
 	for _, c := range m.voter.claimants {
 		for _, i := range c.refused {
@@ -186,7 +187,7 @@ func (m *Member) WakeAt() (at time.Duration, ok bool) {
 	return at + 1, ok
 }
 
-// answer sends what is granted.
+// answer sends a grant.
 func (m *Member) answer(p *peer, c *claimant, seq uint64, version uint64) {
 	g := grant{seq: seq, epoch: m.voters.Epoch, version: version}
 	g.out, g.dead = m.outLists()
@@ -197,7 +198,7 @@ func (m *Member) answer(p *peer, c *claimant, seq uint64, version uint64) {
 	m.post(p, message{header: header{kind: kindGrant}, grant: g})
 }
 
-// contested returns which of the claimant's addresses another node has asked for lately.
+// contested returns the positions of the claimant's addresses for which another node has asked lately.
 func (m *Member) contested(c *claimant) (all []uint16) {
 	if len(c.contested) == 0 {
 		return nil
@@ -210,18 +211,17 @@ func (m *Member) contested(c *claimant) (all []uint16) {
 	return all
 }
 
-// outLists returns the nodes that are silent or not ready, as this voter knows, and those of them
-// that are dead: it has heard them, and they fell silent without having said that they leave. A
-// node where no speaker runs is not dead.
+// outLists returns the nodes that this voter calls silent or excluded, and the dead nodes among them. A dead node was
+// heard once and fell silent without a goodbye. A node that never ran a speaker is not dead.
 func (m *Member) outLists() (out, dead []uint32) {
-	begun := m.now-m.cfg.Start > 2*m.silence()
+	settled := m.now-m.cfg.Start > 2*m.silence()
 	for id := range m.peers {
 		c := m.voter.claimants[id]
-		silent := begun && id != m.self && (c == nil || m.now-c.lastSeen > m.suspicion())
-		if silent || c != nil && c.unready {
+		silent := settled && id != m.self && (c == nil || m.now-c.lastSeen > m.suspicion())
+		if silent || c != nil && c.excluded {
 			out = append(out, uint32(id>>32))
 		}
-		if id != m.self && c != nil && c.spoke && !c.leaving && m.now-c.lastSeen > m.silence() {
+		if id != m.self && c != nil && c.heard && !c.leaving && m.now-c.lastSeen > m.silence() {
 			dead = append(dead, uint32(id>>32))
 		}
 	}

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// maxVoters vote where there are more nodes: what is sent grows with the nodes, not with
-// their square.
+// maxVoters bounds the voters, so that the number of messages grows with the nodes, not with their square.
 const maxVoters = 7
 
-// seats is how many nodes vote, of so many: an odd number, because an even one bears no more
-// failures than the odd one below it.
+// seats returns the number of voters for a number of nodes. It is odd, because one voter more does not help against
+// another failure.
 func seats(nodes int) int {
 	switch {
 	case nodes <= 2:
@@ -22,18 +21,17 @@ func seats(nodes int) int {
 	return nodes - 1 + nodes%2
 }
 
-// A Roll is what is known of the nodes when the next list of voters is made.
+// A Roll is the input of the next list of voters.
 type Roll struct {
-	Nodes []string // all there are, sorted
-	// Speaking are those heard lately, and Silent those that were not heard for so long that
-	// they should not vote.
+	Nodes []string // all nodes, sorted
+	// Speaking nodes were heard lately. Silent nodes were not heard for so long that they should not vote.
 	Speaking, Silent map[string]bool
-	// Listed: one of those heard has a list of voters.
+	// Listed says that a speaking node has a list of voters.
 	Listed bool
 }
 
-// First returns the first list: of all that speak, as many as have seats. Nothing was promised before it,
-// so that it need not begin with one voter. false: there is a list somewhere, which its members write.
+// First returns the first list: the first speaking nodes, as many as there are seats. Nothing was promised before, so the
+// list need not begin with one voter. It returns false if a node has a list already, whose members write it.
 func First(r Roll) (first Voters, ok bool) {
 	for _, n := range r.Nodes {
 		if r.Speaking[n] {
@@ -51,7 +49,7 @@ func First(r Roll) (first Voters, ok bool) {
 	return first, true
 }
 
-// Next returns the list that follows, which differs by one voter; false: v stays.
+// Next returns the list that follows v and differs by one voter; false: v stays.
 func (v Voters) Next(r Roll) (next Voters, changed bool) {
 	names, changed := v.next(r)
 	if !changed {
@@ -61,8 +59,9 @@ func (v Voters) Next(r Roll) (next Voters, changed bool) {
 	return Voters{Epoch: v.Epoch + 1, Names: names}, true
 }
 
+// next returns the names of the list that follows v, unsorted.
 func (v Voters) next(r Roll) (names []string, changed bool) {
-	nodes := 0 // that vote or could
+	nodes := 0 // nodes that vote or could vote
 	for _, n := range r.Nodes {
 		if r.Speaking[n] || slices.Contains(v.Names, n) && !r.Silent[n] {
 			nodes++
@@ -94,7 +93,7 @@ func (v Voters) next(r Roll) (names []string, changed bool) {
 			}
 		}
 	}
-	for _, n := range voters { // another node can have its seat
+	for _, n := range voters { // another node can have the seat
 		if r.Silent[n] && nodes >= len(voters) && len(voters) > 2 {
 			return drop(n), true
 		}
@@ -110,23 +109,22 @@ func (v Voters) next(r Roll) (names []string, changed bool) {
 	return nil, false
 }
 
-// early returns the nodes that hear all others as long as there is no list of voters: one of them makes
-// the first. They are few, as voters are.
-func (m *Member) early() map[nodeID]bool {
+// listMakers returns the nodes that receive all heartbeats while there is no list of voters. One of them makes the first
+// list. They are at most as many as voters.
+func (m *Member) listMakers() map[nodeID]bool {
 	if m.voters.Epoch > 0 {
 		return nil
 	}
 	all := m.ordered(func(*peer) bool { return true })
 	slices.SortFunc(all, func(a, b *peer) int { return strings.Compare(a.name, b.name) })
-	early := map[nodeID]bool{}
+	makers := map[nodeID]bool{}
 	for _, p := range all[:min(len(all), maxVoters)] {
-		early[p.id] = true
+		makers[p.id] = true
 	}
-	return early
+	return makers
 }
 
-// Roll returns what this member knows of the nodes. silent is after how long without a word a
-// node should not vote.
+// Roll returns this member's knowledge of the nodes. silent is the silence after which a node should not vote.
 func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
 	r := Roll{Nodes: nodes, Speaking: map[string]bool{m.cfg.Self: true}, Silent: map[string]bool{}}
 	for id, p := range m.peers {
@@ -148,12 +146,12 @@ func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
 	return r
 }
 
-// Adopted reports whether a majority of the voters has the present list, and has had it for
-// long enough that no grant of the list before lasts. Only then there may be a next one.
+// Adopted reports whether a majority of the voters has had the present list long enough that no grant of the list before
+// it lasts. Only then may there be a next list.
 func (m *Member) Adopted() bool {
 	n := 0
 	for id, o := range m.owner.latest {
-		if p := m.peers[id]; p != nil && p.vote && o.epoch == m.voters.Epoch && m.now-o.since > 2*m.silence() && m.now-o.at <= m.silence() {
+		if p := m.peers[id]; p != nil && p.votes && o.epoch == m.voters.Epoch && m.now-o.since > 2*m.silence() && m.now-o.at <= m.silence() {
 			n++
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// TestNext: which lists follow each other until nothing changes any more.
+// TestNext: the lists that follow each other until the list stays.
 func TestNext(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes, speaking, silent []string
 		from                    []string
-		want                    []string // of each step
+		want                    []string // the list of each step
 	}{
 		"one node":             {[]string{"a"}, []string{"a"}, nil, []string{"a"}, nil},
 		"two nodes":            {[]string{"a", "b"}, []string{"a", "b"}, nil, []string{"a"}, []string{"[a b]", "[@lease a b]"}},
@@ -45,7 +45,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestFirstList: who votes first.
+// TestFirstList: the voters of the first list.
 func TestFirstList(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes, speaking []string

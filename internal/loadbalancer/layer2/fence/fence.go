@@ -22,35 +22,35 @@ import (
 //go:embed fence.nft.tmpl
 var program string
 
-// Slots is how many requests can be told apart.
+// Slots is the number of requests that the kernel can tell apart.
 const Slots = 32
 
-// elementsPerRun keeps what nft reads at once small.
+// elementsPerRun bounds the elements in one run of nft.
 const elementsPerRun = 2000
 
-// ErrGone says that the kernel does not have the rules any more: another program removed them.
+// ErrGone says that the kernel has lost the rules.
 var ErrGone = errors.New("the fence's rules are gone: another program removed them")
 
-// A Fence is the table in the network namespace of the thread that opened it. It belongs to
-// one goroutine, which must stay in that namespace.
+// A Fence is the table in the network namespace of the thread that opened it. Only one goroutine may use it, and it must
+// stay in that namespace.
 type Fence struct {
 	table     *nft.Table
 	grant     time.Duration
 	sock      int
 	lo        *unix.SockaddrLinklayer
-	devices   map[string]int // and their index
+	devices   map[string]int // their indices by name
 	guarded   map[netip.Addr]bool
 	held      map[netip.Addr]bool
 	confirmed [Slots]time.Time
 
-	former, formerWant map[element]string // as it is in the kernel, and as it is to be
-	routedKnown        bool               // formerWant has what routers lead to nodes
-	formerKept         bool               // of that the kernel has what a process before left
-	formerErr          error
+	forward, forwardWant map[element]string // the targets in the kernel, and the wanted ones
+	routedKnown          bool               // forwardWant has the elements for addresses by BGP
+	routedKept           bool               // the kernel may still have such elements of a process before this one
+	forwardErr           error
 }
 
-// Open loads the rules, without devices and addresses: what a process before has left is
-// removed. grant is how long a grant lasts.
+// Open loads the rules without devices and addresses, and removes those of a process before this one. grant is the
+// duration of a grant.
 func Open(ctx context.Context, grant time.Duration) (*Fence, error) {
 	f := &Fence{table: nft.New(numbers.TableFence), grant: grant, devices: map[string]int{}, guarded: map[netip.Addr]bool{}, held: map[netip.Addr]bool{}}
 	var err error
@@ -64,7 +64,7 @@ func Open(ctx context.Context, grant time.Duration) (*Fence, error) {
 	return f, nil
 }
 
-// openSocket returns a socket that sends to the loopback interface.
+// openSocket returns a socket and the loopback interface's address to send to.
 func openSocket() (int, *unix.SockaddrLinklayer, error) {
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
@@ -77,7 +77,7 @@ func openSocket() (int, *unix.SockaddrLinklayer, error) {
 	return fd, &unix.SockaddrLinklayer{Protocol: numbers.NetworkOrder(numbers.EtherTypeFence), Ifindex: lo.Index, Halen: 6}, nil
 }
 
-// Close closes the socket. The rules stay: they mute the node when the last grant is over.
+// Close closes the socket. The rules stay, and mute the node after the last grant.
 func (f *Fence) Close() {
 	_ = unix.Close(f.sock)
 	f.table.Close()
@@ -87,14 +87,14 @@ func (f *Fence) Close() {
 func Remove(ctx context.Context) error {
 	t := nft.New(numbers.TableFence)
 	defer t.Close()
-	return t.Run(ctx, removal+formerRemoval)
+	return t.Run(ctx, removal+forwardRemoval)
 }
 
 var removal = fmt.Sprintf("add table netdev %s\ndelete table netdev %[1]s\n", numbers.TableFence)
 
-// Reload loads the rules anew, with the devices and guarded addresses that the Fence knows, and
-// those that the node holds. Nothing is granted then. If it fails, the kernel may still let
-// out what it did before: nothing must be confirmed until it succeeds.
+// Reload loads the rules again, with the devices and guarded addresses that the Fence knows and the addresses that the
+// node holds. No request is granted afterwards. After an error the kernel may still have the rules of before, and the
+// caller must not confirm a request until Reload succeeds.
 func (f *Fence) Reload(ctx context.Context, held []netip.Addr) error {
 	t, err := template.New("fence").Parse(program)
 	if err != nil {
@@ -124,23 +124,23 @@ func (f *Fence) Reload(ctx context.Context, held []netip.Addr) error {
 	if err := f.Guard(ctx, slices.Collect(maps.Keys(guarded))); err != nil {
 		return err
 	}
-	f.loadFormer(ctx)
+	f.loadForwarding(ctx)
 	return f.Hold(ctx, held, nil)
 }
 
-// kernelGrant is what the kernel counts: it rounds up to its clock ticks, which are at most
-// 10 ms.
+// kernelGrant returns the timeout of the kernel's elements. The kernel rounds up to its clock ticks, which are at most
+// 10 ms long.
 func (f *Fence) kernelGrant() time.Duration { return f.grant - 12*time.Millisecond }
 
-// Devices says through which interfaces the node announces: all that leaves them is checked, also
-// when they are not named any more. One that was made again needs to be named again.
+// Devices adds the interfaces on which the node announces. The rules check all packets that leave through them, also
+// after a later call leaves an interface out. An interface that was made again must be named again.
 func (f *Fence) Devices(ctx context.Context, names []string) error {
 	var text strings.Builder
 	found := map[string]int{}
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		i, err := net.InterfaceByName(name)
 		if err != nil || f.devices[name] == i.Index {
-			continue // it is gone, or fenced
+			continue // the interface is gone, or has a fence already
 		}
 		found[name] = i.Index
 		fmt.Fprintf(&text, "table netdev %s {\n\tchain %s {\n\t\ttype filter hook egress device \"%s\" priority 0; policy accept;\n"+
@@ -155,12 +155,12 @@ func (f *Fence) Devices(ctx context.Context, names []string) error {
 	return nil
 }
 
-// chainOf names the chain of an interface, whose name may hold what nft does not read.
+// chainOf returns the chain of an interface. The name is in hexadecimal, because nft does not read all names.
 func chainOf(device string) string {
 	return fmt.Sprintf("egress-%x", device)
 }
 
-// Guard says which addresses are load balancers': no node announces them without a grant.
+// Guard replaces the guarded addresses. The node announces none of them without a grant.
 func (f *Fence) Guard(ctx context.Context, addrs []netip.Addr) error {
 	want := map[netip.Addr]bool{}
 	var add, drop []netip.Addr
@@ -181,7 +181,7 @@ func (f *Fence) Guard(ctx context.Context, addrs []netip.Addr) error {
 	return nil
 }
 
-// Hold says which addresses the node holds: first those that it does not any more.
+// Hold changes the addresses that the node holds, and writes the targets of SetForwarding.
 func (f *Fence) Hold(ctx context.Context, add, drop []netip.Addr) error {
 	add = slices.DeleteFunc(slices.Clone(add), func(a netip.Addr) bool { return f.held[a] })
 	drop = slices.DeleteFunc(slices.Clone(drop), func(a netip.Addr) bool { return !f.held[a] })
@@ -197,20 +197,21 @@ func (f *Fence) Hold(ctx context.Context, add, drop []netip.Addr) error {
 	return nil
 }
 
-// hold writes what Hold and Former say: in one transaction, if that is not too much at once.
+// hold writes changes and targets, in one transaction unless there are too many. The addresses that leave come before
+// the new ones.
 func (f *Fence) hold(ctx context.Context, add, drop []netip.Addr) error {
-	former, whole := f.formerChanges()
-	if n := len(former) + len(add) + len(drop); n == 0 {
+	forward, atOnce := f.forwardChanges()
+	if n := len(forward) + len(add) + len(drop); n == 0 {
 		return nil
 	} else if n <= elementsPerRun {
-		text := strings.Join(former, "") + elements("delete", "held", drop) + elements("add", "held", add)
+		text := strings.Join(forward, "") + elements("delete", "held", drop) + elements("add", "held", add)
 		if err := f.table.Run(ctx, text); err != nil {
 			return err
 		}
-		f.formerDone()
+		f.forwardWritten()
 		return nil
 	}
-	if err := f.changeFormer(ctx, former, whole); err != nil {
+	if err := f.runForward(ctx, forward, atOnce); err != nil {
 		return err
 	}
 	return f.change(ctx, "held", add, drop)
@@ -231,6 +232,7 @@ func (f *Fence) change(ctx context.Context, set string, add, drop []netip.Addr) 
 	return nil
 }
 
+// elements returns a command for elements of a pair of sets, one for each family.
 func elements(verb, set string, addrs []netip.Addr) string {
 	var v4, v6 []string
 	for _, a := range addrs {
@@ -249,8 +251,7 @@ func elements(verb, set string, addrs []netip.Addr) string {
 	return text.String()
 }
 
-// Ticket begins a request: what is granted to it lasts for the grant's time from now. It
-// fails with ErrGone if the rules are not there.
+// Ticket begins a request, whose grant lasts from now on. It fails with ErrGone if the kernel has lost the rules.
 func (f *Fence) Ticket(slot int) error {
 	if since := time.Since(f.confirmed[slot]); since < f.grant {
 		return fmt.Errorf("slot %d was granted %v ago", slot, since)
@@ -258,21 +259,21 @@ func (f *Fence) Ticket(slot int) error {
 	return f.mark(numbers.MarkTicket | uint32(slot))
 }
 
-// Confirm says that the request of a slot was granted.
+// Confirm tells the kernel that the request of a slot was granted.
 func (f *Fence) Confirm(slot int) error {
 	err := f.mark(numbers.MarkConfirm | uint32(slot))
 	f.confirmed[slot] = time.Now()
 	return err
 }
 
-// mark sends a packet with a mark, which the rules drop.
+// mark sends a packet with a mark, which the rules drop. A packet that is not dropped shows that the rules are gone.
 func (f *Fence) mark(mark uint32) error {
 	if err := unix.SetsockoptInt(f.sock, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
 		return fmt.Errorf("mark a packet: %w [needs CAP_NET_ADMIN]", err)
 	}
 	switch err := unix.Sendto(f.sock, make([]byte, 50), unix.MSG_DONTWAIT, f.lo); {
 	case errors.Is(err, unix.ENOBUFS):
-		return nil // dropped by our rule
+		return nil // a rule has dropped it
 	case err != nil:
 		return fmt.Errorf("send to the loopback interface: %w", err)
 	}

@@ -93,8 +93,8 @@ func inNode(t *testing.T, f func(ifindex int)) {
 	}))
 }
 
-// TestFence: guarded addresses are muted without a grant, others are not; a grant lasts for
-// its time, and a confirmation of an old request has no effect.
+// TestFence mutes guarded addresses without a grant, and no others. A grant lasts for its time, and the confirmation
+// of an old request has no effect.
 func TestFence(t *testing.T) {
 	inNode(t, func(eth0 int) {
 		ctx := t.Context()
@@ -125,11 +125,11 @@ func TestFence(t *testing.T) {
 				t.Errorf("granted: %v does not leave", a)
 			}
 			waitUntil(t, func() bool { return !speak(fd, eth0, a) })
-			if lasted := time.Since(asked); lasted < grant/2 { // it is longer on a loaded machine, never shorter
+			if lasted := time.Since(asked); lasted < grant/2 { // a busy machine makes it longer, never shorter
 				t.Errorf("a grant lasted for %v", lasted)
 			}
-			must(t, f.Confirm(2)) // its ticket was never made
-			must(t, f.Confirm(1)) // its ticket is over
+			must(t, f.Confirm(2)) // it has no ticket
+			must(t, f.Confirm(1)) // its ticket has ended
 			check("confirmed too late", a, false)
 			if err := f.Ticket(1); err == nil && time.Since(f.confirmed[1]) < grant {
 				t.Error("a slot is used again while it was just granted")
@@ -142,8 +142,7 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// TestReload: after another program removed the rules a Ticket fails; Reload brings them back
-// with all they had.
+// TestReload: after another program has removed the rules, Ticket fails, and Reload restores them with all elements.
 func TestReload(t *testing.T) {
 	inNode(t, func(eth0 int) {
 		ctx := t.Context()
@@ -194,8 +193,8 @@ func TestMany(t *testing.T) {
 	})
 }
 
-// granted asks for grants, slot by slot, until speaks says that one was in time: a loaded machine
-// may sleep through several.
+// granted asks for grants, slot by slot, until speaks shows that one was in time. A busy machine may sleep through
+// several.
 func granted(t *testing.T, f *Fence, speaks func() bool) {
 	t.Helper()
 	slot := 2
@@ -208,7 +207,7 @@ func granted(t *testing.T, f *Fence, speaks func() bool) {
 	})
 }
 
-// helper is a process that renews its grant every 100 ms, as fast as it can otherwise.
+// helper is a process that renews its grant every 100 ms, or as fast as the machine allows.
 func helper() {
 	ctx := context.Background()
 	f, err := Open(ctx, grant)
@@ -226,8 +225,8 @@ func helper() {
 	os.Exit(1)
 }
 
-// TestStopped: a process that renews its grant is stopped, and the kernel mutes the node by
-// itself; continued, it speaks again.
+// TestStopped: a process that renews its grant is stopped, and the kernel mutes the node. When the process goes on,
+// the node speaks again.
 func TestStopped(t *testing.T) {
 	n := testnet.New(t)
 	node := n.Node("node-1")
@@ -263,7 +262,7 @@ func TestStopped(t *testing.T) {
 	}))
 }
 
-// waitUntil waits for a condition, for as long as a loaded machine may take.
+// waitUntil waits for a condition as long as a busy machine may need.
 func waitUntil(t *testing.T, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {

@@ -137,13 +137,6 @@ var dimensions = map[string]func(n int) func(){
 			service.Diff(last, next)
 		}
 	},
-	"frontends on the way": func(n int) func() {
-		b := service.NewBuilder()
-		from := b.Table(service.Settings{})
-		b.Set(service.Compile(tenant(0, n), nil, node))
-		to := b.Table(service.Settings{})
-		return func() { service.Step(from, to, 1000, 0) }
-	},
 }
 
 func compile(svc *service.Service, eps ...*service.Slice) func() {

@@ -13,9 +13,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// on returns an Announcer on an interface of a namespace of its own, that nothing but the test drives, and what it counts of each
-// address' announcements.
-func on(t *testing.T) (*Announcer, map[netip.Addr]int) {
+// on returns a Responder on an interface of its own namespace, which only the test drives, and its count of each
+// address's announcements.
+func on(t *testing.T) (*Responder, map[netip.Addr]int) {
 	t.Helper()
 	testnet.Enter(t)
 	attrs := netlink.NewLinkAttrs()
@@ -49,8 +49,8 @@ func on(t *testing.T) (*Announcer, map[netip.Addr]int) {
 	return a, sent
 }
 
-// TestRepeats: an address is announced five times in 4.4 s, both as request and as reply, then again and again, before a
-// switch forgets it after 300 s, and addresses that appeared together do not go on so.
+// TestRepeats: an address is announced five times in 4.4 s, as request and as reply, and then again before a switch
+// forgets it after 300 s. Addresses that appeared together do not stay together.
 func TestRepeats(t *testing.T) {
 	a, sent := on(t)
 	second := netip.MustParseAddr("192.0.2.11")
@@ -93,8 +93,8 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestDefends: when another machine says that it has an address of ours, that is said again at once, but not as often as a hostile
-// one claims it, and not if the address is not ours.
+// TestDefends: when another machine claims an address of this node, the node announces it again at once. It does so
+// less often than a hostile machine claims it, and not for other addresses.
 func TestDefends(t *testing.T) {
 	a, sent := on(t)
 	var conflicts []MAC
@@ -106,7 +106,7 @@ func TestDefends(t *testing.T) {
 			t.Fatal("a claim is no frame")
 		}
 		a.mu.Lock()
-		p := a.ports["eth0"]
+		p := a.listeners["eth0"]
 		n = sent[addr]
 		a.mu.Unlock()
 		a.handle(p, q)
@@ -123,8 +123,8 @@ func TestDefends(t *testing.T) {
 	}
 }
 
-// TestGroups: the kernel takes in what is sent to the solicited-node multicast groups of the addresses that are announced, where
-// they are announced: a switch that snoops would pass on nothing else.
+// TestGroups: the kernel receives packets to the solicited-node multicast groups of the addresses, on their
+// interfaces. A switch that snoops would pass on nothing else.
 func TestGroups(t *testing.T) {
 	a, _ := on(t)
 	joined := func() string {

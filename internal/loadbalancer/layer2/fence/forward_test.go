@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// TestRoutedStays: where packets go to addresses that routers lead to several nodes is in the kernel until the next process says
-// otherwise, so that connections go on while a speaker is replaced; what a node had before it held an address is not.
+// TestRoutedStays: the targets of addresses by BGP stay in the kernel until the next process sets others, so that
+// connections go on while a speaker is replaced. The previous owners of layer-2 addresses do not stay.
 func TestRoutedStays(t *testing.T) {
 	inNode(t, func(int) {
 		ctx := t.Context()
@@ -45,41 +45,41 @@ func TestRoutedStays(t *testing.T) {
 		open := func() *Fence {
 			f, err := Open(ctx, grant)
 			must(t, err)
-			must(t, f.FormerError())
+			must(t, f.ForwardingError())
 			return f
 		}
 		f := open()
-		all := Elsewhere{
-			Former: map[netip.Addr]netip.Addr{vip4: two}, First: map[netip.Addr]netip.Addr{vip4: two, vip6: six}, Next: map[netip.Addr]netip.Addr{vip4: three},
+		all := Forwarding{
+			Previous: map[netip.Addr]netip.Addr{vip4: two}, First: map[netip.Addr]netip.Addr{vip4: two, vip6: six}, Next: map[netip.Addr]netip.Addr{vip4: three},
 			Peers: []string{"02:00:00:00:00:12"},
 		}
 		peers := []string{"set peers 02:00:00:00:00:12", "set peers 02:00:00:00:00:12"}
 		routed := append(peers, of("routed-first", vip4.String(), two), of("routed-first", vip6.String(), six), of("routed-next", vip4.String(), three))
-		f.Elsewhere(all)
+		f.SetForwarding(all)
 		must(t, f.Hold(ctx, nil, nil))
 		check("written", append([]string{of("former", vip4.String(), two)}, routed...)...)
 		f.Close()
 		f = open()
 		defer f.Close()
 		check("the next process", routed...)
-		f.Elsewhere(Elsewhere{Former: map[netip.Addr]netip.Addr{vip4: three}, Peers: all.Peers})
+		f.SetForwarding(Forwarding{Previous: map[netip.Addr]netip.Addr{vip4: three}, Peers: all.Peers})
 		must(t, f.Hold(ctx, nil, nil))
 		check("it does not know yet", append([]string{of("former", vip4.String(), three)}, routed...)...)
-		f.Elsewhere(Elsewhere{First: map[netip.Addr]netip.Addr{vip4: three}, Peers: all.Peers})
+		f.SetForwarding(Forwarding{First: map[netip.Addr]netip.Addr{vip4: three}, Peers: all.Peers})
 		must(t, f.Hold(ctx, nil, nil))
 		check("it knows", append(peers, of("routed-first", vip4.String(), three))...)
 	})
 }
 
-// TestFormerTables: what Former says is in the kernel after the next Hold, of ten thousand addresses too, and after
-// the rules were removed by another program; nothing else is.
-func TestFormerTables(t *testing.T) {
+// TestForwardingTables: the next Hold writes the targets of SetForwarding, and nothing else: for ten thousand
+// addresses too, and after another program has removed the rules.
+func TestForwardingTables(t *testing.T) {
 	inNode(t, func(int) {
 		ctx := t.Context()
 		f, err := Open(ctx, grant)
 		must(t, err)
 		defer f.Close()
-		must(t, f.FormerError())
+		must(t, f.ForwardingError())
 		check := func(when string, want ...string) {
 			t.Helper()
 			for _, family := range []string{"ip", "ip6"} {
@@ -97,11 +97,11 @@ func TestFormerTables(t *testing.T) {
 		}
 		two, three := netip.MustParseAddr("172.18.0.12"), netip.MustParseAddr("172.18.0.13")
 		six := netip.MustParseAddr("fd00:172:18::12")
-		f.Elsewhere(Elsewhere{Former: map[netip.Addr]netip.Addr{vip4: two, vip6: six}})
+		f.SetForwarding(Forwarding{Previous: map[netip.Addr]netip.Addr{vip4: two, vip6: six}})
 		check("before Hold")
 		must(t, f.Hold(ctx, []netip.Addr{vip4, vip6}, nil))
 		check("held", "172.18.0.200 : 172.18.0.12", "fd00:172:18::200 : fd00:172:18::12")
-		f.Elsewhere(Elsewhere{Former: map[netip.Addr]netip.Addr{vip4: three}})
+		f.SetForwarding(Forwarding{Previous: map[netip.Addr]netip.Addr{vip4: three}})
 		must(t, f.Hold(ctx, nil, []netip.Addr{vip6}))
 		check("another one", "172.18.0.200 : 172.18.0.13")
 		must(t, Remove(ctx))
@@ -111,10 +111,10 @@ func TestFormerTables(t *testing.T) {
 		for a := netip.MustParseAddr("10.0.0.1"); len(many) < 10_000; a = a.Next() {
 			many[a] = two
 		}
-		f.Elsewhere(Elsewhere{Former: many})
+		f.SetForwarding(Forwarding{Previous: many})
 		must(t, f.Hold(ctx, nil, nil))
 		check("many", "10.0.0.1 : 172.18.0.12", "10.0.39.16 : 172.18.0.12")
-		f.Elsewhere(Elsewhere{})
+		f.SetForwarding(Forwarding{})
 		must(t, f.Hold(ctx, nil, nil))
 		check("none")
 	})

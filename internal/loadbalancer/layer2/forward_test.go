@@ -17,9 +17,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestOpenConnections: connections that a client has open go on when their address moves to another
-// node, because the speaker of its owner hangs, or the owner is drained, and when it comes back; also
-// those that were opened meanwhile.
+// TestOpenConnections: a client's open connections go on when their address moves to another node, because the
+// owner's speaker hangs or the owner is drained, and when the address moves back. So do connections that were opened
+// meanwhile.
 func TestOpenConnections(t *testing.T) {
 	l := newLAN(t, 3)
 	for _, a := range vips {
@@ -27,7 +27,7 @@ func TestOpenConnections(t *testing.T) {
 			l.world.Nodes[i].Excluded = ""
 		}
 		best, last := l.best(a), announce.Decide(l.world.input())[a].Candidates()[2].Node
-		// On a busy machine the address could move on to the third node, which names another former owner.
+		// On a busy machine the address could move on to the third node, which has another previous owner.
 		l.world.Nodes[slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == last })].Excluded = "it only votes"
 		l.tell(0, 1, 2)
 		l.until(a, best)
@@ -53,42 +53,7 @@ func TestOpenConnections(t *testing.T) {
 	}
 }
 
-// TestThirdOwner: a connection that is open goes on while its address moves on, from node to node and back.
-func TestThirdOwner(t *testing.T) {
-	l := newLAN(t, 3)
-	a := vips[0]
-	var order []int // the best first
-	for _, c := range announce.Decide(l.world.input())[a].Candidates() {
-		order = append(order, slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == c.Node }))
-	}
-	exclude := func(i int, why string) {
-		l.world.Nodes[i].Excluded = why
-		l.tell(0, 1, 2)
-	}
-	var all []*opened
-	for i, owner := range order {
-		l.until(a, owner)
-		l.askFor(testnet.Interleaved, a)
-		all = append(all, l.open(a))
-		for at, o := range all {
-			o.goesOn(fmt.Sprintf("opened at owner %d, now owner %d has it", at, i))
-		}
-		if i < len(order)-1 {
-			exclude(owner, "it is drained")
-		}
-	}
-	for i := len(order) - 2; i >= 0; i-- {
-		exclude(order[i], "")
-		l.until(a, order[i])
-		l.askFor(testnet.Interleaved, a)
-		for at, o := range all {
-			o.goesOn(fmt.Sprintf("opened at owner %d, and owner %d has it again", at, i))
-		}
-	}
-	t.Log(l.tape.Check(t), "changes of owner")
-}
-
-// An opened is a connection, and the node that took it.
+// An opened is a connection with the node that accepted it.
 type opened struct {
 	*testnet.Conn
 	l  *lan
@@ -119,7 +84,7 @@ func (o *opened) goesOn(when string) {
 	}
 }
 
-// ends ends the connection in order: the other end hears it, and does the same.
+// ends ends the connection in order: both ends close it.
 func (o *opened) ends(when string) {
 	o.l.t.Helper()
 	if err := o.End(30 * time.Second); err != nil {
@@ -127,8 +92,8 @@ func (o *opened) ends(when string) {
 	}
 }
 
-// TestRouted: of an address that routers lead to several nodes, connections that are open go on, and end in order, when the
-// router leads them to another node, also while a speaker is replaced.
+// TestRouted: open connections to an address by BGP go on, and end in order, when the router moves them to another
+// node, also while a speaker is replaced.
 func TestRouted(t *testing.T) {
 	l := newLAN(t, 3)
 	l.world.Routed = true
@@ -161,7 +126,7 @@ func TestRouted(t *testing.T) {
 
 var macPattern = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 
-// lead lets the router lead to an address by node i, when its kernel knows the way on to the others.
+// lead makes the router lead to an address through node i, after that node's kernel can forward to the other nodes.
 func (l *lan) lead(a netip.Addr, i int) {
 	l.t.Helper()
 	family, flag, ways := "ip6", "-6", 2
@@ -169,13 +134,13 @@ func (l *lan) lead(a netip.Addr, i int) {
 		family, flag = "ip", "-4"
 	}
 	if i == len(l.nodes)-1 {
-		ways = 1 // what comes from a node, it has passed on too: this is the last one
+		ways = 1 // the last node in the order passes nothing on
 	}
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		var out []byte
 		_ = l.nodes[i].Do(func() (err error) {
 			out, err = exec.Command("nft", "list", "table", family, "fairway-former").CombinedOutput()
-			return err // there is no table yet
+			return err // the table may not exist yet
 		})
 		if strings.Count(string(out), a.String()+" :") == ways && len(macPattern.FindAllString(string(out), -1)) == len(l.nodes)-1 {
 			break
@@ -193,9 +158,10 @@ func named(node string) api.Selector {
 	return api.NewSelector(api.Requirement{Key: "name", Op: api.In, Values: []string{node}})
 }
 
-// TestFormers: packets go to whose an address was before, by that to the one before it, and at first to the next best
-// node; not to one that has been silent for too long, until it is heard again, and never round.
-func TestFormers(t *testing.T) {
+// TestPreviousOwner: the holder of an address sends packets to the owner before, and at first to the second-best
+// node. It sends none to a node that has been silent for too long, until that node is heard again. No other node
+// sends them on.
+func TestPreviousOwner(t *testing.T) {
 	a := vips[0]
 	in := world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}.input()
 	in.L2[0].PreferredNodeSelectors = []announce.PreferredNodeSelector{{Weight: 2, Preference: named("node-1")}, {Weight: 1, Preference: named("node-2")}}
@@ -204,9 +170,9 @@ func TestFormers(t *testing.T) {
 	}
 	d := announce.Decide(in)[a]
 	nodes := []string{"node-1", "node-2", "node-3"}
-	all := map[string]*formers{} // what each node knows
+	all := map[string]*forwarding{} // the state of each node
 	for _, node := range nodes {
-		f := newFormers()
+		f := newForwarding(nil)
 		all[node] = &f
 	}
 	holder := ""
@@ -220,13 +186,13 @@ func TestFormers(t *testing.T) {
 	moves("node-1", true)
 	check("nobody was the owner before", "node-1 node-2")
 	moves("node-3", true)
-	check("another one has it", "node-3 node-1 node-2")
+	check("another one has it", "node-3 node-1")
 	moves("node-1", false)
-	check("the one before is to have it again, and does not yet", "node-3 node-1 node-2")
+	check("the one before is to have it again, and does not yet", "node-3 node-1")
 	moves("node-1", true)
-	check("and has it", "node-1 node-3 node-2")
+	check("and has it", "node-1 node-3")
 	moves("node-2", true)
-	check("the third one", "node-2 node-1 node-3")
+	check("the third one", "node-2 node-1")
 	now := time.Now()
 	hear := func(dead ...string) {
 		for _, f := range all {
@@ -234,21 +200,21 @@ func TestFormers(t *testing.T) {
 		}
 	}
 	hear("node-1")
-	check("one has just been declared dead", "node-2 node-1 node-3")
+	check("one has just been declared dead", "node-2 node-1")
 	now = now.Add(2 * time.Second)
 	hear("node-1")
-	check("it is dead", "node-2 node-3")
+	check("it is dead", "node-2")
 	hear()
-	check("it is heard again", "node-2 node-1 node-3")
-	to := all["node-2"].wanted("node-2", map[netip.Addr]*announce.Decision{a: d}, func(node string, _ netip.Addr) netip.Addr { return map[string]netip.Addr{"node-1": vips[1]}[node] })
-	if !maps.Equal(to.Former, map[netip.Addr]netip.Addr{a: vips[1]}) || to.First != nil {
+	check("it is heard again", "node-2 node-1")
+	to := all["node-2"].targets("node-2", map[netip.Addr]*announce.Decision{a: d}, func(node string, _ netip.Addr) netip.Addr { return map[string]netip.Addr{"node-1": vips[1]}[node] })
+	if !maps.Equal(to.Previous, map[netip.Addr]netip.Addr{a: vips[1]}) || to.First != nil {
 		t.Errorf("the kernel sends to %v", to)
 	}
 }
 
-// TestPassed: wherever a router leads a packet, it comes to each node that may know it, each but the first one once, and never
-// goes round; also while nodes disagree about which nodes these are.
-func TestPassed(t *testing.T) {
+// TestCarriers: wherever a router leads a packet, the packet visits each carrier, and none twice except the first
+// one, also while nodes disagree about the carriers.
+func TestCarriers(t *testing.T) {
 	addrs := map[string]netip.Addr{}
 	byAddr := map[netip.Addr]string{}
 	var nodes []string
@@ -257,26 +223,26 @@ func TestPassed(t *testing.T) {
 		nodes, addrs[node], byAddr[a] = append(nodes, node), a, node
 	}
 	at := func(node string) netip.Addr { return addrs[node] }
-	knows := func(out, gone map[string]bool) *formers {
-		f := newFormers()
+	knows := func(out, gone map[string]bool) *forwarding {
+		f := newForwarding(nil)
 		f.noteSpeaking(nodes, out)
 		f.gone = gone
 		return &f
 	}
-	all := map[string]*formers{}
+	all := map[string]*forwarding{}
 	for _, node := range nodes {
 		all[node] = knows(set([]string{"node-8"}), nil)
 	}
 	walk := func(from string, carriers func(node string) []string) string {
 		text := from
-		to, _ := all[from].passed(from, carriers(from), at)
+		to, _ := all[from].carrierTargets(from, carriers(from), at)
 		for hops := 0; to.IsValid(); hops++ {
-			if hops > 2*maxFormers {
+			if hops > 2*maxCarriers {
 				return text + " and round"
 			}
 			node := byAddr[to]
 			text += " " + node[5:]
-			_, to = all[node].passed(node, carriers(node), at)
+			_, to = all[node].carrierTargets(node, carriers(node), at)
 		}
 		return text
 	}
@@ -289,7 +255,7 @@ func TestPassed(t *testing.T) {
 		{"node-1", same("node-1", "node-2", "node-3"), "node-1 2 3"},
 		{"node-2", same("node-1", "node-2", "node-3"), "node-2 1 2 3"},
 		{"node-3", same("node-1", "node-2", "node-3"), "node-3 1 2 3"},
-		{"node-4", same("node-1", "node-2", "node-3"), "node-4 1 2 3"}, // it is none: its route was taken back
+		{"node-4", same("node-1", "node-2", "node-3"), "node-4 1 2 3"}, // not a carrier: its route was withdrawn
 		{"node-1", same("node-3", "node-1"), "node-1 3"},
 		{"node-1", same("node-1"), "node-1"},
 		{"node-1", same("node-8", "node-2"), "node-1 2"}, // its speaker was never heard
@@ -313,27 +279,28 @@ func TestPassed(t *testing.T) {
 	}
 }
 
-// movesTo lets all nodes know that an address is to be another's, and hold it there. It returns who holds it.
-func movesTo(d *announce.Decision, all map[string]*formers, holder, owner string, holds bool) string {
+// movesTo tells all nodes that owner owns the address now, and lets it hold the address if holds. It returns the
+// holder.
+func movesTo(d *announce.Decision, all map[string]*forwarding, holder, owner string, holds bool) string {
 	if holds {
 		holder = owner
 	}
 	for node, f := range all {
-		f.owned(d, owner, nil)
-		f.leave(vips)
+		f.setOwner(d, owner, nil)
+		f.release(vips)
 		if node == holder {
-			f.enter(vips[:1])
+			f.hold(vips[:1])
 		}
 	}
 	return holder
 }
 
-// way is where a packet goes that no node knows.
-func way(all map[string]*formers, holder string, a netip.Addr) string {
+// way returns the nodes that a packet of an unknown connection visits.
+func way(all map[string]*forwarding, holder string, a netip.Addr) string {
 	text, seen := holder, map[string]bool{}
 	for node := holder; !seen[node]; text += " " + node {
 		seen[node] = true
-		if node = all[node].next(node, a); node == "" {
+		if node = all[node].target(node, a); node == "" {
 			return text
 		}
 	}

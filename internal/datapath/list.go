@@ -2,26 +2,13 @@ package datapath
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"text/tabwriter"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// WriteProgram writes the constant ruleset of a datapath that has one.
-func WriteProgram(w io.Writer, dp Datapath) error {
-	info := dp.Info()
-	if info.Program == "" {
-		return fmt.Errorf("mode %s has no constant program [leave out --program]", info.Name)
-	}
-	_, err := io.WriteString(w, info.Program)
-	return err
-}
-
-// A Listing is what some datapaths do, as commands print it.
+// A Listing is what some datapaths do. Programs read its JSON, so the fields stay.
 type Listing struct {
 	Modes []ModeListing `json:"modes"`
 }
@@ -66,7 +53,6 @@ func List(ctx context.Context, dp Datapath, s Selection) (ModeListing, error) {
 	if !s.Objects {
 		return l, nil
 	}
-	l.WithoutLegend = true
 	for _, f := range table.Sorted() {
 		all, err := dp.Explain(ctx, f.Key())
 		if err != nil {
@@ -75,31 +61,4 @@ func List(ctx context.Context, dp Datapath, s Selection) (ModeListing, error) {
 		l.Objects = append(l.Objects, AddressObjects{f.Key().String(), f.Service.String(), all})
 	}
 	return l, nil
-}
-
-// WriteTable implements output.Value.
-func (l Listing) WriteTable(w io.Writer, wide bool) error {
-	for i, m := range l.Modes {
-		m.WithoutLegend = m.WithoutLegend || i < len(l.Modes)-1
-		if err := m.WriteTable(w, wide); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// WriteTable writes the services and then the objects of each address.
-func (m ModeListing) WriteTable(w io.Writer, wide bool) error {
-	err := m.Listing.WriteTable(w, wide)
-	for _, a := range m.Objects {
-		_, werr := fmt.Fprintf(w, "\n%s %s\n", a.Address, a.Service)
-		err = errors.Join(err, werr)
-		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, o := range a.Objects {
-			_, werr := fmt.Fprintf(tw, "  %s\t%s\t%s\n", o.Kind, o.Name, o.Text)
-			err = errors.Join(err, werr)
-		}
-		err = errors.Join(err, tw.Flush())
-	}
-	return err
 }

@@ -3,13 +3,11 @@ package nftset
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,9 +58,9 @@ func (reads) Explain(service.Key) ([]datapath.Object, error) { return nil, nil }
 
 // A rig is the ruleset of a process. Its state is how often it was read.
 type rig struct {
-	*Ruleset[reads]
+	*Syncer[reads]
 	t     *testing.T
-	p     *nft.Program
+	p     *nft.Ruleset
 	reads reads
 }
 
@@ -77,9 +75,8 @@ func enter(t *testing.T) {
 }
 
 func process(t *testing.T, version int) *rig {
-	r := &rig{t: t, p: &nft.Program{Source: source, Data: map[string]any{"Version": version}}}
-	late := []Rename{{Former: "old-clients4", Name: "clients4"}}
-	r.Ruleset = NewRuleset("tested", nft.New("tested"), func(ctx context.Context) (reads, error) {
+	r := &rig{t: t, p: &nft.Ruleset{Source: source, Data: map[string]any{"Version": version}}}
+	r.Syncer = NewSyncer("tested", nft.New("tested"), func(ctx context.Context) (reads, error) {
 		r.reads++
 		rd := r.Reader(ctx)
 		rd.Frontends(Frontends, true, false, func(service.Key, nft.Element) error { return nil })
@@ -87,7 +84,7 @@ func process(t *testing.T, version int) *rig {
 		rd.Sources(true, func(service.Key) *Sources { return &Sources{} })
 		rd.Prefixes(Pods, true)
 		return r.reads, rd.Err()
-	}, append([]Rename{{Former: "services4", Name: "frontends4"}}, late...), late)
+	})
 	t.Cleanup(r.Forget)
 	return r
 }
@@ -234,8 +231,8 @@ func TestBeganAnew(t *testing.T) {
 	r := process(t, 1)
 	r.begin("10.96.0.1")
 	run(t, "delete table inet tested; add table inet tested; add set inet tested cluster-ips4 { type ipv6_addr; }")
-	if err := r.Switch(t.Context(), r.p); !errors.Is(err, nft.ErrAnew) {
-		t.Errorf("Switch: %v, want %v", err, nft.ErrAnew)
+	if err := r.Switch(t.Context(), r.p); !errors.Is(err, nft.ErrRecreated) {
+		t.Errorf("Switch: %v, want %v", err, nft.ErrRecreated)
 	}
 	r.Forget()
 	r.sync("10.96.0.1")
@@ -268,43 +265,4 @@ func TestSays(t *testing.T) {
 	fails(next, "runs the rules from before")
 	run(t, "flush chain inet tested input")
 	fails(r, "runs the new rules")
-}
-
-// TestMigrate: elements of a set's former name are taken over, those that expire with the
-// rest of their time; elements that are there already stay.
-func TestMigrate(t *testing.T) {
-	enter(t)
-	run(t, `add table inet tested
-add map inet tested services4 { type ipv4_addr . inet_proto . inet_service : classid; }
-add element inet tested services4 { 10.96.0.1 . tcp . 80 comment "a" : 0:1, 10.96.0.2 . tcp . 80 comment "b" : 0:2 }
-add map inet tested old-clients4 { type ipv4_addr : classid; flags dynamic,timeout; }
-add element inet tested old-clients4 { 10.244.0.1 timeout 1h : 0:1 }`)
-	r := process(t, 1)
-	r.begin("")
-	if got := r.elements("frontends4"); len(got) != 2 {
-		t.Errorf("taken over: %v", got)
-	}
-	run(t, "add element inet tested old-clients4 { 10.244.0.2 timeout 2h : 0:2 }")
-	must(t, r.Switch(t.Context(), r.p))
-	must(t, r.End(t.Context(), r.p, Chains{}))
-	left := map[time.Duration]int{}
-	must(t, r.Table.Elements(t.Context(), "clients4", func(e nft.Element) error {
-		left[e.Expires.Round(time.Hour)]++
-		return nil
-	}))
-	if fmt.Sprint(left) != fmt.Sprint(map[time.Duration]int{time.Hour: 1, 2 * time.Hour: 1}) {
-		t.Errorf("clients are left for %v", left)
-	}
-	if out := run(t, "list table inet tested"); strings.Contains(out, "old-clients4") || strings.Contains(out, "services4") {
-		t.Errorf("former sets are left:\n%s", out)
-	}
-}
-
-func (r *rig) elements(set string) (all []string) {
-	r.t.Helper()
-	must(r.t, r.Table.Elements(r.t.Context(), set, func(e nft.Element) error {
-		all = append(all, fmt.Sprintf("%x %x %s", e.Key, e.Data, e.Comment))
-		return nil
-	}))
-	return all
 }

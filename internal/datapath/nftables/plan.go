@@ -9,20 +9,18 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A changeset is the writes of some frontends in their order. Between two of its
-// transactions every frontend is complete: an element that a chain looks up is added before
-// the first packet can reach the chain, and removed after the last packet.
-type changeset struct {
-	early    []nft.Write // added or replaced: what chains look up
+// A plan has the writes for some frontends in order. Between two of its transactions every frontend is complete. An
+// element that chains look up is added before a packet can reach those chains, and deleted after the last packet.
+type plan struct {
+	early    []nft.Write // elements that chains look up: added or replaced
 	policies []nft.Write // verdicts of frontends whose policy is checked
-	entries  []nft.Write
-	opened   []nft.Write // restrictions removed, before their ranges
-	late     []nft.Write
+	entries  []nft.Write // the elements of frontends, which lead to the chains
+	opened   []nft.Write // restrictions of sources: deleted before their ranges
+	late     []nft.Write // elements that nothing looks up any more: deleted
 }
 
-// writes returns the writes in order. Writes to one set are adjacent, so that they share
-// messages.
-func (p *changeset) writes() []nft.Write {
+// writes returns the writes in order. Writes to the same set are adjacent, so that they share messages.
+func (p *plan) writes() []nft.Write {
 	for _, ws := range [...][]nft.Write{p.early, p.policies, p.entries, p.opened, p.late} {
 		slices.SortStableFunc(ws, func(a, b nft.Write) int { return strings.Compare(a.Set, b.Set) })
 	}
@@ -30,7 +28,7 @@ func (p *changeset) writes() []nft.Write {
 }
 
 // frontend plans the change of one frontend from was to is.
-func (p *changeset) frontend(k service.Key, was, is *frontendState) {
+func (p *plan) frontend(k service.Key, was, is *frontendState) {
 	key, is4, nodePort := nftset.FrontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
 	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if nodePort {
@@ -40,8 +38,12 @@ func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 	from, to := was.extraOrZero(), is.extraOrZero()
 	p.slots(eps.Name(is4), key, externalOffset, from.externalSlots, to.externalSlots)
 	p.sources(k, from.sources, to.sources)
-	p.affinity(affinityIDSet(nodePort, false).Name(is4), key, affinityEntry{was.name, from.affinityID, from.duration, from.seconds, from.local}, affinityEntry{is.name, to.affinityID, to.duration, to.seconds, to.local})
-	p.affinity(affinityIDSet(nodePort, true).Name(is4), key, affinityEntry{was.name, from.affinityIDExternal, from.duration, from.seconds, from.localExternal}, affinityEntry{is.name, to.affinityIDExternal, to.duration, to.seconds, to.localExternal})
+	p.affinity(affinityIDSet(nodePort, false).Name(is4), key,
+		affinityEntry{was.name, from.affinityID, from.duration, from.seconds, from.local},
+		affinityEntry{is.name, to.affinityID, to.duration, to.seconds, to.local})
+	p.affinity(affinityIDSet(nodePort, true).Name(is4), key,
+		affinityEntry{was.name, from.affinityIDExternal, from.duration, from.seconds, from.localExternal},
+		affinityEntry{is.name, to.affinityIDExternal, to.duration, to.seconds, to.localExternal})
 	p.tallies(k, was.tallies, is.tallies)
 	p.policy(in.Name(is4), key, from.internal, to.internal)
 	p.policy(out.Name(is4), key, from.external, to.external)
@@ -55,7 +57,7 @@ func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 }
 
 // policy plans the verdict for internal or external clients.
-func (p *changeset) policy(set string, key []byte, from, to verdictID) {
+func (p *plan) policy(set string, key []byte, from, to verdictID) {
 	switch {
 	case from == to:
 	case to == 0:
@@ -65,7 +67,7 @@ func (p *changeset) policy(set string, key []byte, from, to verdictID) {
 	}
 }
 
-// An affinityEntry is an affinity ID as a frontend has it.
+// An affinityEntry is the affinity of a frontend for one list of endpoints. The zero value is no affinity.
 type affinityEntry struct {
 	name       string
 	affinityID affinityID
@@ -74,8 +76,8 @@ type affinityEntry struct {
 	local      bool
 }
 
-// affinity plans the affinity ID of a frontend. The ID is added before the chain that looks it up.
-func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
+// affinity plans the affinity ID of a frontend. An ID is added before the chain that looks the ID up.
+func (p *plan) affinity(set string, key []byte, from, to affinityEntry) {
 	if from == to || from.affinityID == 0 && to.affinityID == 0 {
 		return
 	}
@@ -90,12 +92,13 @@ func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
 }
 
 // sources plans the sources that a frontend serves.
-func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
+func (p *plan) sources(k service.Key, was, is nftset.Sources) {
 	c := nftset.ChangeSources(k, was, is)
 	p.early, p.opened, p.late = append(p.early, c.Before...), append(p.opened, c.Open...), append(p.late, c.After...)
 }
 
-func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slot) {
+// slots plans a list of endpoints. offset is the number of its first slot.
+func (p *plan) slots(set string, front []byte, offset uint32, was, is []slot) {
 	at := func(list []slot, i int) slot {
 		if i < len(list) {
 			return list[i]
@@ -117,8 +120,8 @@ func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slo
 	}
 }
 
-// settings plans the settings of the node.
-func (p *changeset) settings(was, is *nodeSettings) {
+// settings plans the settings of the node. Each set of intervals is written as a whole.
+func (p *plan) settings(was, is *nodeSettings) {
 	p.early = append(p.early, nftset.ChangeSettings(was.Settings, is.Settings)...)
 	for _, a := range was.hosts {
 		if !slices.Contains(is.hosts, a) {

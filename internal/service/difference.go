@@ -1,10 +1,7 @@
 package service
 
 import (
-	"fmt"
-	"io"
-	"strings"
-	"text/tabwriter"
+	"slices"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
@@ -50,7 +47,7 @@ func Compare(mode string, have, want *Table) Difference {
 	}
 	h, w := have.List(mode, "-"), want.List(mode, "-") // of no namespace: the settings only
 	for _, s := range []SettingChange{{"pods", h.Pods, w.Pods}, {"nodePortAddresses", h.NodePorts, w.NodePorts}, {"serviceCIDRs", h.ServiceCIDRs, w.ServiceCIDRs}} {
-		if orDash(s.Has) != orDash(s.Wants) {
+		if !slices.Equal(s.Has, s.Wants) {
 			d.Settings = append(d.Settings, s)
 		}
 	}
@@ -59,28 +56,6 @@ func Compare(mode string, have, want *Table) Difference {
 
 // Any reports whether anything differs.
 func (d Difference) Any() bool { return len(d.Services)+len(d.Settings) > 0 }
-
-// WriteTable implements output.Value: as diff(1) it writes nothing if nothing differs.
-func (d Difference) WriteTable(w io.Writer, wide bool) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if len(d.Services) > 0 {
-		fmt.Fprintln(tw, "\t"+strings.Join(rowHead(wide), "\t"))
-	}
-	for _, c := range d.Services {
-		for _, line := range c.lines(wide) {
-			fmt.Fprintln(tw, map[string]string{"remove": "-", "add": "+"}[c.Change]+"\t"+strings.Join(line, "\t"))
-		}
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for _, s := range d.Settings {
-		if _, err := fmt.Fprintf(w, "- %s %s\n+ %s %s\n", s.Setting, orDash(s.Has), s.Setting, orDash(s.Wants)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Only returns the table of one Service; nil if the table has nothing of it.
 func (t *Table) Only(name api.Name) *Table {
