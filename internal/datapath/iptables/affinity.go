@@ -207,7 +207,7 @@ func (h *helper) writeUpdateChain(c *nftables.Conn, name string) error {
 }
 
 // Chains with rules that nft cannot express: affinityLookup of each family, and the chain that restores the
-// connection's own mark. The program declares them, and a load does not touch their rules.
+// connection's own mark. The ruleset declares them, and a load does not touch their rules.
 const affinityLookup, restoreMarkChain = "affinity-lookup", "affinity-restore-mark"
 
 func constantChains() []string {
