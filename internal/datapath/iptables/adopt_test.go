@@ -17,7 +17,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// countRuns puts a script before each of some programs, and returns how often one has run.
+// countRuns puts a script before each program in names. The result tells how often a program has run.
 func countRuns(t *testing.T, names ...string) (runs func(program string) int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func countRuns(t *testing.T, names ...string) (runs func(program string) int) {
 	}
 }
 
-// saves are the programs that print what iptables holds, or one chain.
+// saves returns the names of the programs that print all rules or one chain.
 func saves() (names []string) {
 	for _, is4 := range []bool{true, false} {
 		for _, v := range []Variant{NFT, Legacy} {
@@ -52,8 +52,8 @@ func saves() (names []string) {
 	return names
 }
 
-// TestReadsOnce: a process that adopts and syncs reads the kernel once, as long as no other
-// program writes between the two: iptables-nft's rules over netlink, without a program.
+// TestReadsOnce: a process that adopts and syncs reads the kernel once, if no other program writes in between. It reads
+// iptables-nft's rules over netlink, without a program.
 func TestReadsOnce(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy, Auto} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -79,14 +79,14 @@ func TestReadsOnce(t *testing.T) {
 					t.Errorf("%s ran %d times", name, runs(name))
 				}
 			}
-			if want := map[Variant]int{NFT: 4, Auto: 4}[v]; d.handleWatch.reader.tables != want {
-				t.Errorf("read %d tables over netlink, want %d: nat and filter of two families", d.handleWatch.reader.tables, want)
+			if want := map[Variant]int{NFT: 4, Auto: 4}[v]; d.reader.Tables != want {
+				t.Errorf("read %d tables over netlink, want %d: nat and filter of two families", d.reader.Tables, want)
 			}
 		})
 	}
 }
 
-// TestAdoptIsOld: what another program writes between Adopt and the first Sync is found.
+// TestAdoptIsOld: the first Sync finds a change by another program since Adopt.
 func TestAdoptIsOld(t *testing.T) {
 	testnet.Enter(t)
 	table := cluster(5).Table(settings())
@@ -102,7 +102,7 @@ func TestAdoptIsOld(t *testing.T) {
 	(&scene{t, nil, d}).known("after the first Sync")
 }
 
-// TestContexts: with a context that has ended the kernel is not read.
+// TestContexts: no function reads the kernel after its context has ended.
 func TestContexts(t *testing.T) {
 	testnet.Enter(t)
 	d, table := open(t, NFT), cluster(5).Table(settings())
@@ -116,7 +116,7 @@ func TestContexts(t *testing.T) {
 	}
 	sync(t, d, table)
 	other(t, "iptables-nft -t nat -D KUBE-SERVICES 2")
-	d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{}
+	d.nextRead = time.Time{}
 	if _, err := d.Check(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Check: %v", err)
 	}

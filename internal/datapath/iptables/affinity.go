@@ -18,13 +18,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Session affinity. A list of endpoints with affinity has a number. Clients of the list are
-// known by the hash of their address, which chooses one of a limited number of buckets
-// of the number: a client always finds its bucket, those that share one share an endpoint,
-// and a Service has no more entries than its share of the map, whoever forges addresses.
-// docs/decisions/0013-affinity-is-bounded.md says why, for mode nftables, and 0040 for this.
+// Session affinity. Each list of endpoints with affinity has a number and a limited number of buckets. The hash of a
+// client's address chooses one of the buckets, and the bucket leads to an endpoint. So a client always finds its
+// bucket, and clients of a bucket share an endpoint. Forged addresses can fill only the buckets of one Service.
+// Reasons: docs/decisions/0013-affinity-is-bounded.md for mode nftables, and 0040 for this mode.
 
-// fewBit is the bit of the numbers of lists with few buckets.
+// fewBit is set in the number of a list with few buckets.
 const fewBit = 1 << 30
 
 // A listNumber is the number of a list.
@@ -33,8 +32,8 @@ type listNumber uint32
 // Few implements nftset.BucketNumber.
 func (n listNumber) Few() bool { return n&fewBit != 0 }
 
-// numberOfList is the number of a list of endpoints, by its chain and family. owner is the
-// Service and family that it counts for. There are more numbers than lists.
+// numberOfList returns the number of a list of endpoints. list is its chain and family, owner its Service and family.
+// There are more numbers than lists.
 func (p *renderer) numberOfList(owner, list string) uint32 {
 	if id, ok := p.lists.Lookup(list); ok {
 		return id
@@ -47,29 +46,29 @@ func (p *renderer) numberOfList(owner, list string) uint32 {
 		return id | fewBit
 	}
 	id, _ := p.lists.Get(list)
-	p.noteFullList(owner, list)
+	p.recordFullList(owner, list)
 	return id
 }
 
-// noteFullList notes a list with many buckets.
-func (p *renderer) noteFullList(owner, list string) {
+// recordFullList records a list with many buckets.
+func (p *renderer) recordFullList(owner, list string) {
 	if p.fullLists[owner] == nil {
 		p.fullLists[owner] = map[string]bool{}
 	}
 	p.fullLists[owner][list] = true
 }
 
-// adoptList notes the number that the kernel holds for a list, if its owner may have it.
+// adoptList records the number that the kernel holds for a list, unless its owner has too many lists with many buckets.
 func (p *renderer) adoptList(owner, list string, id uint32) {
 	switch {
 	case id&fewBit != 0:
 		p.fewLists.Adopt(list, id&^fewBit)
 	case len(p.fullLists[owner]) < nftset.FullLists && p.lists.Adopt(list, id):
-		p.noteFullList(owner, list)
+		p.recordFullList(owner, list)
 	}
 }
 
-// retainLists releases the numbers of lists that are not used, and reports whether there are any.
+// retainLists releases the numbers of lists that are not in used, and reports whether there are any.
 func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
 	before := p.lists.Len() + p.fewLists.Len()
 	p.lists.Retain(func(id uint32) bool { return used[id] })
@@ -87,29 +86,29 @@ func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
 	return p.lists.Len()+p.fewLists.Len() < before
 }
 
-// affinityBuckets is the map of clients of a family: the number of a list and a bucket of it
-// lead to the mark of an endpoint.
+// affinityBuckets returns the name of a family's map of clients, from a list's number and a bucket to an endpoint's
+// mark.
 func affinityBuckets(is4 bool) string { return inFamily("affinity-buckets", is4) }
 
-// affinityIDs and affinityIDsNodeports lead from what clients use to the number of the list; with external,
-// for clients that are no pods, where they have another. affinityLists leads from the mark of an endpoint to
-// the list that it was chosen from.
+// The map affinityIDs leads from address, protocol and port to the number of a list, the map affinityIDsNodeports from
+// protocol and port. The suffix external is for external clients that have another list. The map affinityLists leads
+// from an endpoint's mark to the number of its list.
 const (
 	affinityIDs, affinityIDsNodeports = "affinity-ids", "affinity-ids-nodeports"
 	external                          = "-external"
 	affinityLists                     = "affinity-lists"
 )
 
-// affinityUpdates leads from the mark of an endpoint to the chain that notes its client.
+// affinityUpdates is the map from an endpoint's mark to the chain that records its client.
 const affinityUpdates = "affinity-updates"
 
-// Chains that note a client for so many seconds: one where it is new, another where
-// it was before. Those of lists with few buckets have fewInfix too. Releases up to 77b8eb1
-// called them learn- and keep-.
+// The names of chains that record a client: one of the prefixes, fewInfix for a list with few buckets, and the seconds
+// for which the client is recorded. A chain with updatePrefix records a new client, a chain with renewPrefix a known
+// client.
 const updatePrefix, renewPrefix, fewInfix = "affinity-update-", "affinity-renew-", "few-"
 
-// updater is the name of such a chain for a list.
-func updater(prefix string, list uint32, seconds int64) string {
+// updateChain returns the name of a chain that records the clients of a list.
+func updateChain(prefix string, list uint32, seconds int64) string {
 	if list&fewBit != 0 {
 		prefix += fewInfix
 	}
@@ -119,15 +118,15 @@ func updater(prefix string, list uint32, seconds int64) string {
 // dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
 const dynsetDelete = 2
 
-// An updating is what a chain that notes clients does.
-type updating struct {
+// A recording describes a chain that records clients.
+type recording struct {
 	seconds int
 	few     uint32 // fewBit or 0
-	renew   bool
+	renew   bool   // the client is known
 }
 
-// updateOf reads the name of such a chain.
-func updateOf(name string) (u updating, ok bool) {
+// recordingOf parses the name of a chain that records clients.
+func recordingOf(name string) (u recording, ok bool) {
 	text, renew := strings.CutPrefix(name, renewPrefix)
 	if u.renew = renew; !renew {
 		if text, ok = strings.CutPrefix(name, updatePrefix); !ok {
@@ -143,26 +142,26 @@ func updateOf(name string) (u updating, ok bool) {
 	return u, err == nil
 }
 
-// bucketOf are the expressions that complete a key in keyReg, for lists with or without
-// fewBit: behind the list's number comes the hash of the client's address.
+// bucketOf returns the expressions that complete the key of affinityBuckets: behind the list's number in keyReg they
+// put the hash of the client's address. few is fewBit or 0.
 func bucketOf(few uint32, is4 bool) []expr.Any {
 	const addr = keyReg + 2
-	from := &expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
+	source := &expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
 	if is4 {
-		from.Offset, from.Len = 12, 4
+		source.Offset, source.Len = 12, 4
 	}
-	return []expr.Any{from, nftset.HashToBucket(addr, keyReg+1, from.Len, few != 0)}
+	return []expr.Any{source, nftset.HashToBucket(addr, keyReg+1, source.Len, few != 0)}
 }
 
-// sizes are the two kinds of lists.
-var sizes = [...]uint32{0, fewBit}
+// kindsOfLists are the two kinds of lists: with many and with few buckets.
+var kindsOfLists = [...]uint32{0, fewBit}
 
-// lookup writes the rules that look a client up: the mark of its bucket, if that is known,
-// else one of no endpoint, becomes the connection's, whose own goes into the priority.
-func (h *helper) lookup(c *nftables.Conn, is4 bool) {
+// writeLookup writes the rules that look a client up. The connection gets the mark of the client's bucket, or a mark of
+// no endpoint if the client is not known. The connection's own mark is saved in the packet's priority.
+func (h *helper) writeLookup(c *nftables.Conn, is4 bool) {
 	chain := h.table.Chain(inFamily(affinityLookup, is4))
 	const bit = keyReg + 6
-	for _, few := range sizes {
+	for _, few := range kindsOfLists {
 		exprs := append([]expr.Any{
 			readPriority(keyReg),
 			&expr.Bitwise{SourceRegister: keyReg, DestRegister: bit, Len: 4, Mask: nftset.Number(fewBit), Xor: nftset.Number(0)},
@@ -170,79 +169,79 @@ func (h *helper) lookup(c *nftables.Conn, is4 bool) {
 		}, bucketOf(few, is4)...)
 		h.rule(c, chain, append(exprs,
 			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: affinityBuckets(is4)},
-			readMark(keepReg), setPriority(keepReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})...)
+			readMark(savedReg), setPriority(savedReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})...)
 	}
-	h.rule(c, chain, readMark(keepReg), setPriority(keepReg), number(dataReg, markChosen), setMark(dataReg))
+	h.rule(c, chain, readMark(savedReg), setPriority(savedReg), number(dataReg, markChosen), setMark(dataReg))
 }
 
 func (h *helper) rule(c *nftables.Conn, chain *nftables.Chain, exprs ...expr.Any) {
 	c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: exprs})
 }
 
-// writeUpdateChain writes one of the chains that note clients. A rule cannot change an entry's value, so
-// an entry that leads to another endpoint is deleted first. An entry that is right is only
-// renewed: it must not be missing for a moment.
+// writeUpdateChain writes a chain that records clients. A rule cannot change the value of an entry, so the chain for
+// new clients deletes an entry first, which leads to another endpoint. The entry of a known client is only renewed,
+// because it must not be missing for a moment.
 func (h *helper) writeUpdateChain(c *nftables.Conn, name string) error {
-	u, ok := updateOf(name)
+	u, ok := recordingOf(name)
 	if !ok {
-		return fmt.Errorf("chain %s does not note clients", name)
+		return fmt.Errorf("chain %s does not record clients", name)
 	}
 	chain := c.AddChain(h.table.Chain(name))
 	c.FlushChain(chain)
 	for _, is4 := range []bool{true, false} {
 		exprs := append(endpointOf(is4, u.renew), bucketOf(u.few, is4)...)
-		note := func(operation uint32) {
+		record := func(operation uint32) {
 			exprs = append(exprs, &expr.Dynset{
 				SrcRegKey: keyReg, SrcRegData: dataReg, SetName: affinityBuckets(is4),
 				Operation: operation, Timeout: time.Duration(u.seconds) * time.Second,
 			})
 		}
 		if !u.renew {
-			note(dynsetDelete)
+			record(dynsetDelete)
 		}
-		note(unix.NFT_DYNSET_OP_UPDATE)
+		record(unix.NFT_DYNSET_OP_UPDATE)
 		h.rule(c, chain, append(exprs, restoreMark)...)
 	}
 	h.rule(c, chain, restoreMark)
 	return nil
 }
 
-// Chains whose rules nft cannot express: affinityLookup, one for each family, and the one that restores the
-// connection's own mark. The program declares them, and a load leaves their rules alone.
+// Chains with rules that nft cannot express: affinityLookup of each family, and the chain that restores the
+// connection's own mark. The ruleset declares them, and a load does not touch their rules.
 const affinityLookup, restoreMarkChain = "affinity-lookup", "affinity-restore-mark"
 
 func constantChains() []string {
 	return []string{inFamily(affinityLookup, true), inFamily(affinityLookup, false), restoreMarkChain}
 }
 
-// restoreMark ends a chain that notes clients.
+// restoreMark ends a chain that records clients.
 var restoreMark = &expr.Verdict{Kind: expr.VerdictGoto, Chain: restoreMarkChain}
 
-// endpointOf are the expressions that load an endpoint's list, as a key, and the mark by
-// which its client is known: of a connection whose client was known, or of a new one. The
-// list goes through the connection's mark, which is given back at the end: nft (1.0.6) does
-// not know the size of a value that was looked up, and aborts when it lists a key of one.
-func endpointOf(is4, wasKnown bool) []expr.Any {
+// endpointOf returns the expressions that load the number of the endpoint's list into keyReg, and the endpoint's mark
+// with markKnown into dataReg. known says that the connection's client was known. The number passes through the
+// connection's mark, which restoreMark restores: nft 1.0.6 does not know the size of a looked-up value, and aborts if
+// it lists a key with one.
+func endpointOf(is4, known bool) []expr.Any {
 	nfproto := byte(unix.NFPROTO_IPV6)
 	if is4 {
 		nfproto = unix.NFPROTO_IPV4
 	}
-	mark, other := uint32(keepReg), uint32(dataReg)
-	if wasKnown {
-		mark, other = dataReg, keepReg
+	mark, other := uint32(savedReg), uint32(dataReg)
+	if known {
+		mark, other = dataReg, savedReg
 	}
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: keyReg},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: keyReg, Data: []byte{nfproto}},
 		readMark(mark),
 		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: nftset.Number(0xffffffff), Xor: nftset.Number(markChosen ^ markKnown)},
-		&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: affinityLists},
+		&expr.Lookup{SourceRegister: savedReg, DestRegister: keyReg, IsDestRegSet: true, SetName: affinityLists},
 		setMark(keyReg),
 		readMark(keyReg),
 	}
 }
 
-// affinityKey is address . protocol . port, each in four bytes or a multiple of them.
+// affinityKey returns the key address . protocol . port, each in a multiple of four bytes. NodePorts have no address.
 func affinityKey(f *service.Frontend) []byte {
 	var key []byte
 	if !f.NodePort() {
@@ -252,7 +251,7 @@ func affinityKey(f *service.Frontend) []byte {
 	return append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)
 }
 
-// prune deletes the clients of lists that are not used any more. It reads all clients.
+// prune deletes the clients of lists that are not in used. It reads all clients.
 func (h *helper) prune(ctx context.Context, used map[uint32]bool) error {
 	return nftset.Prune(ctx, h.table, affinityBuckets, []listNumber(nil), func(ws []nft.Write) error { return h.table.Commit(ctx, nil, ws) }, func(e nft.Element, _ bool) (bool, error) {
 		if len(e.Key) < 4 {

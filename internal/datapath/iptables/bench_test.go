@@ -45,7 +45,7 @@ func cluster(n int) *service.Builder {
 	return b
 }
 
-// each runs a benchmark for both programs, with 10,000 Services in a namespace of its own.
+// each runs a benchmark for both variants, with 10,000 Services in a new namespace.
 func each(b *testing.B, f func(b *testing.B, v Variant, n int)) {
 	for _, v := range []Variant{NFT, Legacy} {
 		b.Run(v.String(), func(b *testing.B) {
@@ -55,7 +55,7 @@ func each(b *testing.B, f func(b *testing.B, v Variant, n int)) {
 	}
 }
 
-// BenchmarkCold is a first Sync into an empty kernel, kube-proxy's 41 s.
+// BenchmarkCold is a first Sync into an empty kernel. kube-proxy took 41 s.
 func BenchmarkCold(b *testing.B) {
 	each(b, func(b *testing.B, v Variant, n int) {
 		table := cluster(n).Table(settings())
@@ -71,8 +71,8 @@ func BenchmarkCold(b *testing.B) {
 	})
 }
 
-// BenchmarkChange changes one endpoint of one Service among 10,000, then adds and removes
-// a Service. To hold with nft: 150 ms for an endpoint, where kube-proxy takes 0.9 to 1.7 s.
+// BenchmarkChange changes one endpoint of one Service among 10,000, then adds and removes a Service. The aim with nft
+// is 150 ms for an endpoint. kube-proxy takes 0.9 to 1.7 s.
 func BenchmarkChange(b *testing.B) {
 	each(b, func(b *testing.B, v Variant, n int) {
 		builder, d := cluster(n), open(b, v)
@@ -109,9 +109,8 @@ func BenchmarkRestart(b *testing.B) {
 	})
 }
 
-// BenchmarkAdopt is what an agent does at a restart that finds everything in place: it reads what the
-// kernel does, and syncs. It says the CPU time too, of programs that it runs included, which depends
-// less on what else the machine does: commit 16d7bce read all twice, by Dump and Sync.
+// BenchmarkAdopt is a restart that finds everything in place: Adopt and the first Sync. It prints the CPU time of the
+// agent and its programs, which depends less on the machine's load.
 func BenchmarkAdopt(b *testing.B) {
 	each(b, func(b *testing.B, v Variant, n int) {
 		table := cluster(n).Table(settings())
@@ -129,10 +128,10 @@ func BenchmarkAdopt(b *testing.B) {
 	})
 }
 
-// cpuTime is that of this process and of all programs that it ran to their end.
+// cpuTime is the CPU time of this process and of all ended programs that it ran.
 func cpuTime() time.Duration { return cpuOf(unix.RUSAGE_SELF) + cpuOf(unix.RUSAGE_CHILDREN) }
 
-// cpuOf is the CPU time of this process (RUSAGE_SELF), or of programs that it ran to their end.
+// cpuOf is the CPU time of this process (RUSAGE_SELF), or of ended programs that it ran.
 func cpuOf(who int) time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(who, &u)
@@ -156,8 +155,8 @@ func sync(t testing.TB, d *Datapath, table *service.Table) {
 	}
 }
 
-// BenchmarkNotice is the cost of finding what another program changed among 10,000 Services,
-// and of putting it back: a rule added to its own chain, one rule of ours deleted, all of nat flushed.
+// BenchmarkNotice finds and repairs another program's changes among 10,000 Services. The program adds a rule of its
+// own, deletes one of our rules, and flushes table nat.
 func BenchmarkNotice(b *testing.B) {
 	testnet.Enter(b)
 	d, table := open(b, NFT), cluster(10000).Table(settings())
@@ -187,8 +186,8 @@ func BenchmarkNotice(b *testing.B) {
 	}
 }
 
-// BenchmarkList changes one endpoint of a Service that has very many, among 1,000 Services: by the clock, and
-// the CPU time of the agent and of the programs that it runs.
+// BenchmarkList changes one endpoint of a large Service among 1,000 Services. It prints the CPU time of the agent and
+// of its programs.
 func BenchmarkList(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

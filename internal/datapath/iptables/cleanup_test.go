@@ -6,12 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/testing/childfault"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestCleanupOfOldRevisions: rules that iptables-nft-restore wrote while the kernel had no memory to
-// say which revisions of a match it has are removed too, although iptables finds them no more.
+// TestCleanupOfOldRevisions: Cleanup removes rules with old revisions of a match, which iptables does not find.
+// iptables-nft-restore writes them if the kernel has no memory to answer which revisions it has.
 func TestCleanupOfOldRevisions(t *testing.T) {
 	testnet.Enter(t)
 	const program, hook = "iptables-nft-restore", "OUTPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL"
@@ -24,7 +25,7 @@ func TestCleanupOfOldRevisions(t *testing.T) {
 	sync(t, open(t, NFT), table)
 	steps := programs.Steps()
 	old := 0
-	for i, step := range steps[:min(12, len(steps))] { // those that ask for revisions are the first
+	for i, step := range steps[:min(12, len(steps))] { // the first steps ask for revisions
 		if step.Changes {
 			continue
 		}
@@ -41,7 +42,7 @@ func TestCleanupOfOldRevisions(t *testing.T) {
 		if err := open(t, NFT).Cleanup(context.Background()); err != nil {
 			t.Fatalf("step %d, %v: %v", i+1, step, err)
 		}
-		if out, err := run("iptables-nft-save"); err != nil || strings.Contains(out, "KUBE") || strings.Contains(out, recordings) {
+		if out, err := run("iptables-nft-save"); err != nil || strings.Contains(out, "KUBE") || strings.Contains(out, xtables.FairwaySettings) {
 			t.Fatalf("step %d, %v: %v, left\n%s", i+1, step, err, out)
 		}
 	}
@@ -51,10 +52,9 @@ func TestCleanupOfOldRevisions(t *testing.T) {
 	t.Logf("%d steps, rules of old revisions at %d", len(steps), old)
 }
 
-// TestFormerHookOfOldRevision: a rule of a former version that leads to a chain of ours is removed,
-// also where iptables does not find it, for it has an older revision of a match than iptables would
-// write; the hooks that are right stay.
-func TestFormerHookOfOldRevision(t *testing.T) {
+// TestHookOfOldRevision: Sync removes another program's hook to our chain, also if iptables does not find the hook,
+// because it has an older revision of a match than iptables would write. Our own hooks stay.
+func TestHookOfOldRevision(t *testing.T) {
 	testnet.Enter(t)
 	const program, rule = "iptables-nft", "OUTPUT -m conntrack --ctstate NEW,RELATED -j KUBE-PROXY-FIREWALL"
 	programs := childfault.Intercept(t, program)

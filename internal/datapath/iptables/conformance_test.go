@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 
 func TestConformance(t *testing.T) { conformance.Run(t, open(iptables.NFT)) }
 
-// TestLegacy runs the scenarios only: what differs is the program that writes the rules.
+// TestLegacy runs only the scenarios, because only the program that writes rules differs.
 func TestLegacy(t *testing.T) { conformance.RunScenarios(t, open(iptables.Legacy)) }
 
 func open(v iptables.Variant) conformance.Open {

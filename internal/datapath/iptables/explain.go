@@ -7,66 +7,49 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements datapath.Datapath. It returns the rules of the shared chains that
-// match the frontend, and every chain of the Service that they lead to. It reads everything.
+// Explain implements datapath.Datapath. It returns the rules of shared chains that match the frontend, and the rules of
+// each chain to which they lead. It reads all rules.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	s := d.newSnapshot()
-	if err := d.choose(ctx, s); err != nil {
+	s := read.NewSnapshot(&d.reader)
+	if err := d.chooseVariant(ctx, s); err != nil {
 		return nil, fmt.Errorf("explain iptables: %w", err)
 	}
-	h, err := s.of(ctx, d.variant, k.Addr.Addr().Is4())
+	state, err := s.Of(ctx, d.variant, k.Addr.Addr().Is4())
 	if err != nil {
 		return nil, fmt.Errorf("explain iptables: %w", err)
 	}
 	var all []datapath.Object
 	var chains []chain
-	for _, c := range []chain{{nat, services}, {nat, nodeports}, {filter, services}, {filter, externals}, {filter, nodeports}, {filter, firewall}} {
-		rules, to := h.matching(c, k, c)
-		all, chains = append(all, rules...), append(chains, to...)
+	for _, c := range []chain{
+		natChain(xtables.KubeServices), natChain(xtables.KubeNodePorts), filterChain(xtables.KubeServices),
+		filterChain(xtables.KubeExternalServices), filterChain(xtables.KubeNodePorts), filterChain(xtables.KubeProxyFirewall),
+	} {
+		for _, text := range state.Chains[c] {
+			if r := parse(text); r.matchesFrontend(k) && r.nodePort(c) == k.Addr.Addr().IsUnspecified() {
+				all = append(all, datapath.Object{Kind: "rule", Name: c.Table + " " + c.Name, Text: text})
+				chains = append(chains, chain{Table: c.Table, Name: r.jump})
+			}
+		}
 	}
 	seen := map[chain]bool{}
 	for ; len(chains) > 0; chains = chains[1:] {
 		c := chains[0]
-		if seen[c] || !xtables.PerService(c.name) {
+		if seen[c] || !xtables.PerService(c.Name) {
 			continue
 		}
 		seen[c] = true
-		for _, text := range h.chains[c] {
-			all = append(all, datapath.Object{Kind: "rule", Name: c.table + " " + c.name, Text: text})
+		for _, text := range state.Chains[c] {
+			all = append(all, datapath.Object{Kind: "rule", Name: c.Table + " " + c.Name, Text: text})
 			target, _, _ := strings.Cut(parse(text).jump, " ")
-			chains = append(chains, chain{c.table, target})
+			chains = append(chains, chain{Table: c.Table, Name: target})
 		}
 	}
 	return all, nil
-}
-
-// matching returns the rules of a shared chain that match packets to a frontend, with those that lead to a chain
-// for its port and the rules there, and the chains that the last of them lead to. at is the chain that is read.
-func (h *familyState) matching(shared chain, k service.Key, at chain) (all []datapath.Object, to []chain) {
-	for _, text := range h.chains[at] {
-		r := parse(text)
-		object := datapath.Object{Kind: "rule", Name: at.table + " " + at.name, Text: text}
-		switch {
-		case r.toPorts() && r.mayMatch(k):
-			rules, more := h.matching(shared, k, chain{at.table, r.jump})
-			if len(rules) > 0 {
-				all, to = append(append(all, object), rules...), append(to, more...)
-			}
-		case r.matchesFrontend(k) && r.nodePort(shared) == k.Addr.Addr().IsUnspecified():
-			all, to = append(all, object), append(to, chain{at.table, r.jump})
-		}
-	}
-	return all, to
-}
-
-// mayMatch reports whether a rule that leads to chains for ports matches packets to a frontend.
-func (r rule) mayMatch(k service.Key) bool {
-	return (r.dst == "" || r.dst == hostCIDR(k.Addr.Addr())) && (r.proto == 0 || r.proto == k.Proto) &&
-		(r.port == 0 || r.port <= k.Addr.Port() && k.Addr.Port() <= r.lastPort)
 }
 
 // matchesFrontend reports whether a rule matches packets to a frontend.
@@ -81,7 +64,7 @@ func (r rule) matchesFrontend(k service.Key) bool {
 	return err == nil && p.IsSingleIP() && p.Addr() == k.Addr.Addr()
 }
 
-// nodePort reports whether a rule in c is for a port of the node.
+// nodePort reports whether a rule of the shared chain c is for a NodePort.
 func (r rule) nodePort(c chain) bool {
-	return c.name == nodeports || c.name == externals && r.dst == ""
+	return c.Name == xtables.KubeNodePorts || c.Name == xtables.KubeExternalServices && r.dst == ""
 }

@@ -15,14 +15,15 @@ import (
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/childfault"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// faultTables are two tables that differ in each way that matters to the order of writes: a
-// Service gets its first endpoint, one loses its last, one changes, one goes, one comes, a list gets a second level; and in more of them.
+// faultTables returns two tables that differ in each way that matters to the order of writes. A Service gets its first
+// endpoint, a Service loses its last endpoint, Services come, go and change. The functions more add Services.
 func faultTables(more ...func(side int) *service.Entry) (tables [2]*service.Table) {
 	service6 := func(i, eps int) *service.Entry { // as numbered, in IPv6
 		e := numbered(i, eps)
@@ -41,7 +42,7 @@ func faultTables(more ...func(side int) *service.Entry) (tables [2]*service.Tabl
 		b := service.NewBuilder()
 		affinity := numbered(1, 2+side)
 		affinity.Frontends[0].Affinity = time.Hour
-		for _, e := range []*service.Entry{affinity, numbered(2, 1+side), numbered(3, 2*side), numbered(4, 2-2*side), numbered(5+side, 2), numbered(9, maxWhole+side), service6(7, 2), service6(8, 2*side)} {
+		for _, e := range []*service.Entry{affinity, numbered(2, 1+side), numbered(3, 2*side), numbered(4, 2-2*side), numbered(5+side, 2), numbered(9, 3+side), service6(7, 2), service6(8, 2*side)} {
 			if f := e.Frontends[0]; len(f.Internal.Endpoints) == 0 {
 				f.Internal.Action, f.Internal.Masquerade = service.Reject, service.MasqueradeHairpin
 			}
@@ -61,17 +62,17 @@ type faultBench struct {
 	v        Variant
 	programs *childfault.Programs
 	tables   [2]*service.Table
-	held     [2]map[string]string // what the kernel holds of each, by family and table
+	held     [2]map[string]string // the kernel's rules for each table, by family and iptables table
 }
 
 // ownMark matches the number of an endpoint with affinity, which is another each time.
 var ownMark = regexp.MustCompile(`(0xf[ab]0000)[0-9a-f]+`)
 
-// holds is what the kernel holds of both families: the lines of each table, sorted.
+// holds returns the kernel's rules of both families: the sorted lines of each table.
 func (b *faultBench) holds() map[string]string {
 	b.Helper()
 	all := map[string][]string{}
-	for _, is4 := range families() {
+	for _, is4 := range read.Families() {
 		err := xtables.Save(b.Context(), b.v, is4, func(l xtables.Line) {
 			if at := fmt.Sprint(is4, " ", l.Table); l.Kind == xtables.Rule || l.Kind == xtables.Chain && l.Text != "ACCEPT" {
 				all[at] = append(all[at], fmt.Sprintln(l.Kind, l.Chain, ownMark.ReplaceAllString(l.Text, "$1")))
@@ -89,13 +90,13 @@ func (b *faultBench) holds() map[string]string {
 	return texts
 }
 
-// check holds after each fault on the way from one table to the other: each frontend is the
-// old one or the new one, table nat of each family is old or new as a whole, and table filter
-// has no rule that is neither.
+// check runs after each fault on the way from one table to the other. Each frontend must be the old or the new
+// frontend, table nat of each family must be old or new as a whole, and each rule of table filter must be an old or a
+// new rule.
 //
-// Where iptables-nft-restore 1.8.9 does not learn the revisions that the kernel has, it writes others:
-// those of DNAT iptables-nft-save prints wrongly, those of "-m mark" never match. A Sync that writes
-// everything notices; after another one, the next process cannot read DNAT as a table, and writes it again.
+// If iptables-nft-restore 1.8.9 does not learn the kernel's revisions, it writes other revisions. iptables-nft-save
+// prints other revisions of DNAT wrongly. Other revisions of "-m mark" never match. A Sync that writes everything
+// notices; after another one, the next process cannot read DNAT as a table, and writes it again.
 func (b *faultBench) check(name string, from int, err error, mayWork bool) (misprinted bool) {
 	b.Helper()
 	to := 1 - from
@@ -142,7 +143,7 @@ func (b *faultBench) check(name string, from int, err error, mayWork bool) (misp
 	return false
 }
 
-// adopted is what another process finds in the kernel.
+// adopted returns the table that another process finds in the kernel.
 func (b *faultBench) adopted() (datapath.Adopted, error) {
 	d := open(b, b.v)
 	defer d.Close()
@@ -176,25 +177,22 @@ func TestStepFaults(t *testing.T) {
 	}
 }
 
-// portsOrChains is a Service whose ports, one of which has no endpoints, get chains of their own.
-func portsOrChains(side int) *service.Entry {
-	e := manyPorts(10, api.TCP, portsOfChain, maxPorts+side)
+// severalPorts is a Service with a port more on the second side, one of which has no endpoints.
+func severalPorts(side int) *service.Entry {
+	e := manyPorts(10, api.TCP, 256, 1+side)
 	refused := &service.Route{Action: service.Reject}
 	e.Frontends[0].Internal, e.Frontends[0].External = refused, refused
 	return e
 }
 
-// newFaultBench enters a namespace of its own: a test's namespace is its goroutine's, not
-// that of its subtests.
+// newFaultBench enters a new namespace, because subtests do not share the namespace of their test.
 func newFaultBench(t *testing.T, v Variant) *faultBench {
 	testnet.Enter(t)
-	defer func(whole, ports int) { t.Cleanup(func() { maxWhole, maxPorts = whole, ports }) }(maxWhole, maxPorts)
-	maxWhole, maxPorts = 3, 1
 	names := []string{"nft"}
-	for _, is4 := range families() {
+	for _, is4 := range read.Families() {
 		names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))
 	}
-	b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables(portsOrChains)}
+	b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables(severalPorts)}
 	b.programs.Disarm()
 	for side := range b.tables {
 		sync(t, open(t, v), b.tables[side])
@@ -203,7 +201,7 @@ func newFaultBench(t *testing.T, v Variant) *faultBench {
 	return b
 }
 
-// fails runs a Sync with a fault.
+// fails runs a Sync with one fault.
 func (b *faultBench) fails(name string, d *Datapath, to, step int, f childfault.Fault) error {
 	b.Helper()
 	b.programs.Arm(step, f)
@@ -223,8 +221,8 @@ func (b *faultBench) fails(name string, d *Datapath, to, step int, f childfault.
 	return err
 }
 
-// walk goes from the first table to the other again and again, in a process that has synced
-// the first one, or in a new one.
+// walk goes from the first table to the second again and again, in a process that has synced the first table, or in a
+// new process.
 func (b *faultBench) walk(synced bool, every int) {
 	b.each(childfault.Sample{Changes: 2, Asks: every}, func() *Datapath {
 		before := open(b, b.v)

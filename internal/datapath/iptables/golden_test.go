@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
@@ -18,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata again")
 
-// TestGolden: what iptables-restore reads for each scenario of the policy, into an empty
-// kernel, and the elements of the helper's sets. A change of the renderer shows here.
+// TestGolden compares the input of iptables-restore for each scenario, into an empty kernel, and the elements of the
+// helper's sets.
 func TestGolden(t *testing.T) {
 	d, err := New(Config{})
 	if err != nil {
@@ -30,7 +31,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// kernelText is all that a table puts into an empty kernel.
+// kernelText returns everything that a table puts into an empty kernel.
 func kernelText(table *service.Table) string {
 	p := newRenderer(table.Settings, false)
 	d := &Datapath{cfg: Config{Mark: DefaultMark}, renderer: p}
@@ -39,24 +40,22 @@ func kernelText(table *service.Table) string {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
 	var b strings.Builder
-	wanted := newCounts()
+	wanted := map[elem]int{}
 	for _, is4 := range []bool{true, false} {
-		l, entries := d.family(groups, is4, wanted)
+		l, entries := d.renderAll(groups, is4, wanted)
 		s := newScript()
-		s.changeAll(&familyState{}, l, entries)
+		s.changeAll(&read.State{}, l, entries)
 		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")
-	for _, e := range order(keys(wanted.elems)) {
+	for _, e := range order(keys(wanted)) {
 		fmt.Fprintf(&b, "%s %x : %x%s\n", e.set, e.key, e.data, e.to)
 	}
 	return b.String()
 }
 
-// TestNamesStay: the names of chains, which are hashed from a Service port and from what is
-// special about the chain, are those that released versions have written. Other names would
-// be another set of chains at an upgrade. The table needs every kind of name: kube-proxy's,
-// and those of a second chain of a kind, made of the chain's content as well.
+// TestNamesStay: chains keep their names. Other names would be another set of chains at an upgrade. The table needs
+// every kind of name: kube-proxy's, and the names of second chains, which are hashed from their content as well.
 func TestNamesStay(t *testing.T) {
 	at := func(addr string, local bool, weight uint16) service.Endpoint {
 		return service.Endpoint{Addr: netip.MustParseAddrPort(addr), Local: local, Weight: weight}
@@ -89,7 +88,7 @@ func TestNamesStay(t *testing.T) {
 	names := map[string]bool{}
 	for line := range strings.Lines(kernelText(table)) {
 		if name, ok := strings.CutPrefix(line, ":"); ok {
-			if name, _, _ = strings.Cut(name, " "); xtables.PerService(name) && name != markOffCluster {
+			if name, _, _ = strings.Cut(name, " "); xtables.PerService(name) && name != read.OffCluster {
 				names[name] = true
 			}
 		}

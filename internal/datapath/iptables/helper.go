@@ -23,8 +23,8 @@ import (
 //go:embed helper.nft.tmpl
 var helperText string
 
-// An elem is one element of a set of the helper's; to is the chain that a verdict leads
-// to. Its fields are strings so that it can be a map's key.
+// An elem is one element of one of the helper's sets. to is the chain of a verdict. The fields are strings, so that an
+// elem can be a map's key.
 type elem struct{ set, key, data, to string }
 
 func (e elem) write(add bool) nft.Write {
@@ -38,7 +38,7 @@ func (e elem) write(add bool) nft.Write {
 	return w
 }
 
-// helperSets are those whose elements come and go with Services.
+// helperSets returns the sets with elements for Services.
 func helperSets() []string {
 	all := []string{affinityLists, affinityUpdates}
 	for _, set := range []string{affinityIDs, affinityIDs + external, affinityIDsNodeports, affinityIDsNodeports + external, string(nftset.ClusterIPs)} {
@@ -47,11 +47,11 @@ func helperSets() []string {
 	return all
 }
 
-// A helper is the table beside iptables: helper.nft.tmpl.
+// A helper is the nf_tables table next to iptables: helper.nft.tmpl.
 type helper struct {
 	table *nft.Table
 	watch *nft.Watch
-	elems map[elem]int // what it holds, and by how many frontends
+	elems map[elem]int // the elements in the kernel, and how many frontends use each
 }
 
 func newHelper() *helper {
@@ -59,11 +59,11 @@ func newHelper() *helper {
 	return &helper{table: t, watch: t.Watch()}
 }
 
-func (h *helper) program() *nft.Ruleset {
+func (h *helper) ruleset() *nft.Ruleset {
 	return &nft.Ruleset{
 		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", markChosen)},
 		DynamicChain: func(chain string) bool {
-			_, ok := updateOf(chain)
+			_, ok := recordingOf(chain)
 			return ok || slices.Contains(constantChains(), chain)
 		},
 	}
@@ -84,7 +84,7 @@ func (h *helper) read(ctx context.Context) (map[elem]bool, error) {
 	return all, nil
 }
 
-// settings are the writes that make the helper's settings s.
+// settings returns the writes that change the helper's settings to s.
 func (h *helper) settings(ctx context.Context, s service.Settings) (ws []nft.Write, err error) {
 	for _, is4 := range []bool{true, false} {
 		for _, set := range []struct {
@@ -106,54 +106,54 @@ func (h *helper) settings(ctx context.Context, s service.Settings) (ws []nft.Wri
 	return append(ws, nft.ReplaceLinks("pod-interfaces", have, want)...), nil
 }
 
-// An elemChange is the change of the helper's elements: before the rules of iptables, and after them.
+// An elemChange is a change of the helper's elements: the writes before and after the rules of iptables.
 type elemChange struct {
 	before, after []nft.Write
 	newChains     []string
 	oldChains     []string
-	rules         bool // the constant rules are written too
+	constantRules bool // the rules of the constant chains are written too
 }
 
-// planElems makes the change from the elements that are there to those that are wanted.
-func planElems(was, is map[elem]bool) (s elemChange) {
+// planElems returns the change from the elements in old to the elements in next.
+func planElems(old, next map[elem]bool) (change elemChange) {
 	type keyOf struct{ set, key string }
 	taken := map[keyOf]bool{}
-	for e := range is {
-		if !was[e] {
+	for e := range next {
+		if !old[e] {
 			taken[keyOf{e.set, e.key}] = true
 		}
 	}
 	var add []nft.Write
-	for _, e := range order(is) {
-		if !was[e] {
+	for _, e := range order(next) {
+		if !old[e] {
 			add = append(add, e.write(true))
 		}
 	}
-	for _, e := range order(was) {
+	for _, e := range order(old) {
 		switch {
-		case is[e]:
-		case taken[keyOf{e.set, e.key}]: // another value for the same key
-			s.before = append(s.before, e.write(false))
+		case next[e]:
+		case taken[keyOf{e.set, e.key}]: // the key gets another value
+			change.before = append(change.before, e.write(false))
 		default:
-			s.after = append(s.after, e.write(false))
+			change.after = append(change.after, e.write(false))
 		}
 	}
-	s.before = append(s.before, add...)
-	from, to := updateChains(was), updateChains(is)
+	change.before = append(change.before, add...)
+	from, to := updateChains(old), updateChains(next)
 	for name := range to {
 		if !from[name] {
-			s.newChains = append(s.newChains, name)
+			change.newChains = append(change.newChains, name)
 		}
 	}
 	for name := range from {
 		if !to[name] && name != "" {
-			s.oldChains = append(s.oldChains, name)
+			change.oldChains = append(change.oldChains, name)
 		}
 	}
-	return s
+	return change
 }
 
-// order sorts elements by set and key: neighbours share a message to the kernel.
+// order sorts elements by set and key, because neighbours share a message to the kernel.
 func order(all map[elem]bool) []elem {
 	return slices.SortedFunc(maps.Keys(all), func(a, b elem) int {
 		if c := strings.Compare(a.set, b.set); c != 0 {
@@ -163,38 +163,40 @@ func order(all map[elem]bool) []elem {
 	})
 }
 
-func (h *helper) first(ctx context.Context, s elemChange) error {
+// add adds new chains and elements.
+func (h *helper) add(ctx context.Context, change elemChange) error {
 	return h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) {
-		if s.rules {
-			h.constant(c)
+		if change.constantRules {
+			h.writeConstantChains(c)
 		}
-		for _, name := range s.newChains {
+		for _, name := range change.newChains {
 			if err := h.writeUpdateChain(c, name); err != nil {
 				return false, err
 			}
 		}
-		return s.rules || len(s.newChains) > 0, nil
-	}, s.before)
+		return change.constantRules || len(change.newChains) > 0, nil
+	}, change.before)
 }
 
-func (h *helper) last(ctx context.Context, s elemChange) error {
-	if err := h.table.Commit(ctx, nil, s.after); err != nil {
+// remove removes old elements and chains.
+func (h *helper) remove(ctx context.Context, change elemChange) error {
+	if err := h.table.Commit(ctx, nil, change.after); err != nil {
 		return err
 	}
 	return h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) {
-		for _, name := range s.oldChains {
+		for _, name := range change.oldChains {
 			c.FlushChain(h.table.Chain(name))
 			c.DelChain(h.table.Chain(name))
 		}
-		return len(s.oldChains) > 0, nil
+		return len(change.oldChains) > 0, nil
 	}, nil)
 }
 
-// Registers of four bytes: a key begins at the first, a value is apart from it.
+// Registers of four bytes. A key occupies several registers from keyReg on.
 const (
-	keyReg  = unix.NFT_REG32_00
-	dataReg = unix.NFT_REG32_08
-	keepReg = unix.NFT_REG32_12
+	keyReg   = unix.NFT_REG32_00
+	dataReg  = unix.NFT_REG32_08
+	savedReg = unix.NFT_REG32_12
 )
 
 func readPriority(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg} }
@@ -209,35 +211,37 @@ func number(reg, v uint32) expr.Any {
 	return &expr.Immediate{Register: reg, Data: binaryutil.NativeEndian.PutUint32(v)}
 }
 
-// constant writes the rules of the chains that the program leaves empty.
-func (h *helper) constant(c *nftables.Conn) {
+// writeConstantChains writes the rules of the chains that the ruleset leaves empty.
+func (h *helper) writeConstantChains(c *nftables.Conn) {
 	for _, name := range constantChains() {
 		c.FlushChain(c.AddChain(h.table.Chain(name)))
 	}
 	for _, is4 := range nftset.Families {
-		h.lookup(c, is4)
+		h.writeLookup(c, is4)
 	}
 	last := h.table.Chain(restoreMarkChain)
-	h.rule(c, last, readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
+	h.rule(c, last, readPriority(savedReg), setMark(savedReg), number(savedReg, 0), setPriority(savedReg))
 }
 
-// load loads the ruleset into the kernel. The chains that look clients up come before the rules that lead to them.
+// load loads the ruleset into the kernel; again loads it even if the kernel has it. It writes the chains that look
+// clients up before the ruleset leads packets to them: otherwise known clients would be taken for new clients during an
+// upgrade.
 func (h *helper) load(ctx context.Context, again bool) error {
-	found, err := h.table.Declare(ctx, h.program())
+	found, err := h.table.Declare(ctx, h.ruleset())
 	if err != nil || found == nft.Unchanged && !again {
 		return err
 	}
-	if err := h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) { h.constant(c); return true, nil }, nil); err != nil {
+	if err := h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) { h.writeConstantChains(c); return true, nil }, nil); err != nil {
 		return err
 	}
-	loaded, err := h.table.Load(ctx, h.program(), again)
+	loaded, err := h.table.Load(ctx, h.ruleset(), again)
 	if err == nil && loaded != nft.Unchanged {
-		err = h.table.Prune(ctx, h.program())
+		err = h.table.Prune(ctx, h.ruleset())
 	}
 	return err
 }
 
-// keys are the elements, however many frontends need them.
+// keys returns the elements of counts.
 func keys(all map[elem]int) map[elem]bool {
 	out := make(map[elem]bool, len(all))
 	for e := range all {

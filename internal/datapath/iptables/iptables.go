@@ -1,70 +1,86 @@
-// Package iptables is the datapath that uses iptables: the chains that kube-proxy's mode
-// iptables writes and that every article about Services shows.
+// Package iptables is the datapath of mode iptables: it writes the chains of kube-proxy's mode iptables, which every
+// article about Services shows.
 //
 //	PREROUTING, OUTPUT → KUBE-SERVICES ─┬→ KUBE-SVC-… ──────────────┬→ KUBE-SEP-… → DNAT
 //	                       │            ├→ KUBE-EXT-… → KUBE-SVL-… ─┘      │
 //	                       │            └→ KUBE-FW-…  → KUBE-EXT-…   KUBE-MARK-MASQ
 //	                       └→ KUBE-NODEPORTS → KUBE-EXT-…
-//	KUBE-SVC-… of very many endpoints → KUBE-SVC-… of some → KUBE-SEP-…
-//	KUBE-SERVICES → KUBE-SVC-… of very many ports → KUBE-SVC-… of 256 → KUBE-SVC-…, KUBE-EXT-…, KUBE-FW-…
-//	POSTROUTING → KUBE-POSTROUTING: masquerade what is marked
+//	POSTROUTING → KUBE-POSTROUTING: masquerades marked packets
 //	filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS reject and drop
 //
-// It hides how a Table becomes rules, and which of the two iptables there are (nft,
-// legacy) is in use. It promises, beyond the contract in package datapath, that
-// a change writes its own chains alone, with iptables-restore, and
-// that all it wrote can be read back from iptables-save: what rules do not show by
-// themselves is in their comments, and the node's settings are in the chain FAIRWAY.
+// The code goes in one direction:
 //
-// Two things that iptables cannot do are in a small table of nf_tables beside it
-// (helper.nft.tmpl): clients that stay at their endpoint, without xt_recent's limit of
-// 100 for each endpoint, and the refusal of packets to a ClusterIP at a port that no Service has.
+//	service.Table ── layout.go, render.go, endpoints.go ──→ rules
+//	rules and the rules before ── groups.go, plan.go ─────→ what differs: the input of iptables-restore
+//	              ── sync.go ──→ kernel ── package read ──→ rules ── adopt.go ──→ service.Table
+//	              ── verify.go: reads back, finds what another program changed
 //
-// It needs the programs iptables-*, ip6tables-* and nft.
+// The package chooses between the two kinds of iptables (nft, legacy). Beyond the contract in package datapath it
+// promises that a change writes only its own chains, with iptables-restore, and that the table can be read back from
+// the rules. Facts that no match or target shows are in the rules' comments. The comments are therefore data, which
+// adopt.go and affinitynumbers.go parse. The node's settings are comments in the chain FAIRWAY.
+//
+// A small table of nf_tables (helper.nft.tmpl) does two things that iptables cannot do. It keeps any number of clients
+// at their endpoints, while xt_recent keeps 100 for each endpoint. And it refuses packets to unused ports of
+// ClusterIPs.
+//
+// The package needs the programs iptables-*, ip6tables-* and nft.
 package iptables
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// DefaultMark is kube-proxy's: bit 14.
+// DefaultMark is kube-proxy's mark: bit 14.
 const DefaultMark = numbers.MarkMasquerade
 
-// Config says how the datapath works. The zero value works.
+// A Variant is one of the two sets of programs, each with its own rules in the kernel.
+type Variant = xtables.Variant
+
+// The variants. Auto takes the variant that the kubelet or other programs use already, as kube-proxy's images do, and
+// nf_tables if there are no rules.
+const (
+	Auto   Variant = 0
+	NFT            = xtables.NFT
+	Legacy         = xtables.Legacy
+)
+
+// Config configures the datapath. The zero value works.
 type Config struct {
 	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
 	Mark uint32
-	// Variant is which iptables is used.
+	// Variant is the iptables to use.
 	Variant Variant
 }
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	datapath.Tracked
-	cfg         Config
-	variant     Variant      // Auto: not known
-	fail        func() error // a test's fault in writes; may be nil
-	helper      *helper
-	renderer    *renderer
-	table       *service.Table // what the kernel holds; nil: not known, read it
-	adopted     *snapshot      // what Adopt read, for the first Sync; nil: nothing
-	groups      map[group][]*service.Frontend
-	leads       map[bool]map[lead]int // by family (IPv4?): how many rules there are behind each
-	differs     difference            // what the last full Sync would have to write again
-	reload      bool                  // the helper's rules were changed: load it again
-	verify      time.Time             // when Check may read everything again
-	handleWatch handleWatch           // with iptables-nft: by which others' changes are noticed
+	cfg       Config
+	variant   Variant      // Auto: not chosen yet
+	failWrite func() error // a test's fault; may be nil
+	helper    *helper
+	reader    read.Reader
+	renderer  *renderer
+
+	table   *service.Table                // the table in the kernel; nil if unknown: the next Sync reads everything
+	groups  map[group][]*service.Frontend // its frontends
+	adopted *read.Snapshot                // the rules that Adopt read, for the first Sync; may be nil
+	repair  map[bool]*script              // the changes that Check found necessary; nil if none
+
+	mismatch     mismatch  // the kernel's differences after the last full Sync
+	reloadHelper bool      // another program changed the helper's rules
+	nextRead     time.Time // when Check may read all rules again
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -80,8 +96,8 @@ func New(cfg Config) (*Datapath, error) {
 	return &Datapath{cfg: cfg, helper: newHelper()}, nil
 }
 
-// Info implements datapath.Datapath. Nothing is counted: iptables' own counters start anew
-// with each rule that is written.
+// Info implements datapath.Datapath. The mode counts nothing, because iptables' counters start again with each rule
+// that is written.
 func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPTables, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin),
@@ -89,10 +105,9 @@ func (d *Datapath) Info() datapath.Info {
 	}}
 }
 
-// FailWrites makes every write ask f first and fail with its error. It is for tests
-// that inject faults.
+// FailWrites makes every write call f first and fail with its error. Tests inject faults with it.
 func (d *Datapath) FailWrites(f func() error) {
-	d.fail = f
+	d.failWrite = f
 	d.helper.table.FailWrites(f)
 }
 
@@ -115,22 +130,6 @@ func (d *Datapath) Probe(ctx context.Context) error {
 	return missing
 }
 
-// Sync implements datapath.Datapath.
-func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
-	var stats datapath.Stats
-	var err error
-	if d.table == nil || !d.table.Settings.Equal(want.Settings) {
-		stats, err = d.syncFull(ctx, want)
-	} else if stats, err = d.mend(ctx); err == nil {
-		err = d.changes(ctx, want, &stats)
-	}
-	if err != nil {
-		d.forget() // the next Sync asks the kernel
-		return stats, fmt.Errorf("sync iptables: %w", err)
-	}
-	return stats, nil
-}
-
 // Counts implements datapath.Datapath: this mode counts nothing.
 func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count, error) {
 	return nil, nil
@@ -142,278 +141,22 @@ func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Dr
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }
 
-// restore applies text with iptables-restore.
-func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string) error {
-	if d.fail != nil {
-		if err := d.fail(); err != nil {
-			return err
-		}
-	}
-	return xtables.Restore(ctx, v, is4, text)
-}
-
-// forget makes the next Sync ask the kernel.
+// forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
-	d.table, d.groups, d.renderer, d.variant, d.adopted = nil, nil, nil, Auto, nil
-	d.helper.elems, d.leads = nil, nil
-	d.handleWatch.reset()
-	d.handleWatch.reader.close()
+	d.table, d.groups, d.renderer, d.variant, d.adopted, d.repair = nil, nil, nil, Auto, nil, nil
+	d.helper.elems = nil
+	d.reader.Close()
 	d.helper.watch.Reset()
 	d.helper.table.Close()
 }
 
-// choose chooses the variant of iptables, if it is not known.
-func (d *Datapath) choose(ctx context.Context, s *snapshot) (err error) {
+// chooseVariant chooses the kind of iptables, if it is not known.
+func (d *Datapath) chooseVariant(ctx context.Context, s *read.Snapshot) (err error) {
 	if d.variant == Auto {
 		d.variant = d.cfg.Variant
 	}
 	if d.variant == Auto {
-		d.variant, err = s.choose(ctx)
+		d.variant, err = s.Variant(ctx)
 	}
 	return err
-}
-
-// Adopt implements datapath.Datapath.
-func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	out, err := d.adopt(ctx)
-	if err != nil {
-		return datapath.Adopted{Table: &service.Table{}, Found: out.Found}, fmt.Errorf("adopt iptables: %w", err)
-	}
-	return out, nil
-}
-
-// adopt reads everything, and keeps it for the first Sync if the kernel can tell by then
-// whether another program has written since.
-func (d *Datapath) adopt(ctx context.Context) (out datapath.Adopted, err error) {
-	watched := false
-	if d.table == nil {
-		d.helper.watch.Reset()
-		watched = d.helper.watch.Begin(ctx) == nil
-	}
-	s := d.newSnapshot()
-	if err := d.choose(ctx, s); err != nil {
-		return out, err
-	}
-	all, err := s.all(ctx, d.variant)
-	if err != nil {
-		return out, err
-	}
-	if out.Found, err = s.adopted(ctx); err != nil {
-		return out, err
-	}
-	if out.Table, err = table(all); err != nil {
-		return out, err
-	}
-	if d.table == nil && watched {
-		d.adopted = s
-	}
-	return out, nil
-}
-
-// start returns what the kernel holds before the first Sync: what Adopt read, if no other
-// program has written since. iptables-legacy's rules are not in the kernel's count of
-// changes; a Check compares those with what was read.
-func (d *Datapath) start(ctx context.Context) (*snapshot, error) {
-	s := d.adopted
-	if d.adopted = nil; s != nil {
-		settled, err := d.helper.watch.Settled(ctx)
-		if err != nil || settled {
-			return s, err
-		}
-	}
-	d.helper.watch.Reset()
-	return d.newSnapshot(), d.helper.watch.Begin(ctx)
-}
-
-// syncFull compares everything with the kernel and writes what differs.
-func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
-	stats.Full = true
-	d.handleWatch.reset()
-	kernel, err := d.start(ctx)
-	if err != nil {
-		return stats, err
-	}
-	if err := d.choose(ctx, kernel); err != nil {
-		return stats, err
-	}
-	if err := d.helper.load(ctx, d.reload); err != nil {
-		return stats, err
-	}
-	all, err := kernel.all(ctx, d.variant)
-	if err != nil {
-		return stats, err
-	}
-	elems, err := d.helper.read(ctx)
-	if err != nil {
-		return stats, err
-	}
-	if was, err := table(all); err == nil {
-		stats.Frontends = len(service.Diff(was, want))
-	} else {
-		_, stats.Frontends = want.Len() // the kernel's rules cannot be read as a table
-	}
-	d.readNumbers(want.Settings, all, elems)
-	groups := map[group][]*service.Frontend{}
-	for _, f := range want.Sorted() {
-		groups[groupOf(f)] = append(groups[groupOf(f)], f)
-	}
-	scripts, wanted := d.planAll(groups, all)
-	step := planElems(elems, keys(wanted.elems))
-	settings, err := d.helper.settings(ctx, want.Settings)
-	if err != nil {
-		return stats, err
-	}
-	step.before, step.rules = append(settings, step.before...), true
-	for name := range updateChains(wanted.elems) { // their rules are not read
-		if !slices.Contains(step.newChains, name) {
-			step.newChains = append(step.newChains, name)
-		}
-	}
-	if err := d.apply(ctx, step, scripts, &stats); err != nil {
-		return stats, err
-	}
-	if all, scripts, err = d.readBack(ctx, groups, all, scripts); err != nil {
-		return stats, err
-	}
-	stats.Differs = d.differs.String()
-	d.helper.elems, d.leads, d.reload = wanted.elems, wanted.leads, false
-	if err := d.noteSynced(ctx, want, groups, true); err != nil {
-		return stats, err
-	}
-	if err := d.helper.watch.End(ctx, true); err != nil {
-		return stats, err
-	}
-	return stats, d.noteAfterFull(ctx, all, scripts)
-}
-
-// planAll plans both families from the start, and returns what will be counted then.
-func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, counts) {
-	scripts, wanted := map[bool]*script{}, newCounts()
-	for is4, h := range all {
-		l, entries := d.family(groups, is4, wanted)
-		scripts[is4] = newScript()
-		scripts[is4].changeAll(h, l, entries)
-	}
-	return scripts, wanted
-}
-
-// family renders all of one family, and adds to what is counted.
-func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted counts) (*layout, map[chain][]string) {
-	l, entries := d.renderer.layout(is4, d.cfg.Mark), map[chain][]string{}
-	wides := wideOfGroups(groups)
-	for _, g := range sortedGroups(groups) {
-		one := d.renderer.render(is4, member{ofFamilyOnly(groups[g], is4), wides[g.name.Name]})
-		maps.Copy(l.chains, one.chains)
-		for c, rules := range one.entries {
-			entries[c] = append(entries[c], rules...)
-		}
-		wanted.add(is4, one, 1)
-	}
-	for to := range wanted.leads[is4] {
-		l.chains[to.to] = nil
-		entries[to.in] = append(entries[to.in], to.rule)
-	}
-	return l, entries
-}
-
-// changes writes what differs from the last table.
-func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *datapath.Stats) error {
-	all := service.Diff(d.table, want)
-	if len(all) == 0 {
-		d.table = want
-		return nil
-	}
-	if err := d.helper.watch.Begin(ctx); err != nil {
-		return err
-	}
-	stats.Frontends = len(all)
-	c := d.changed(want, all)
-	scripts, counts := d.planChange(c)
-	was, is := map[elem]bool{}, map[elem]bool{}
-	for e, n := range counts.elems {
-		if had := d.helper.elems[e]; had > 0 {
-			was[e] = true
-		}
-		if d.helper.elems[e]+n > 0 {
-			is[e] = true
-		}
-	}
-	step := d.sharedChains(planElems(was, is), counts.elems)
-	if err := d.apply(ctx, step, scripts, stats); err != nil {
-		return err
-	}
-	addCounts(d.helper.elems, counts.elems)
-	for is4, change := range counts.leads {
-		addCounts(d.leads[is4], change)
-	}
-	if err := d.noteSynced(ctx, want, c.groups, false); err != nil {
-		return err
-	}
-	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
-		return err
-	}
-	return d.noteHandles(ctx, scripts)
-}
-
-// sharedChains corrects which chains are added and removed: other elements may use them too.
-func (d *Datapath) sharedChains(s elemChange, counts map[elem]int) elemChange {
-	if len(s.newChains)+len(s.oldChains) == 0 {
-		return s
-	}
-	before := updateChains(d.helper.elems)
-	next := maps.Clone(d.helper.elems)
-	addCounts(next, counts)
-	after := updateChains(next)
-	s.newChains = slices.DeleteFunc(s.newChains, func(name string) bool { return before[name] })
-	s.oldChains = slices.DeleteFunc(s.oldChains, func(name string) bool { return after[name] })
-	return s
-}
-
-// apply writes.
-func (d *Datapath) apply(ctx context.Context, s elemChange, scripts map[bool]*script, stats *datapath.Stats) error {
-	if err := d.helper.first(ctx, s); err != nil {
-		return err
-	}
-	for _, is4 := range families() {
-		text := scripts[is4].String()
-		if text == "" {
-			continue
-		}
-		err := d.write(ctx, is4, text)
-		if err != nil && d.variant == NFT && len(scripts[is4].unhooks) > 0 && ctx.Err() == nil {
-			err = d.writeAndUnhook(ctx, is4, scripts[is4], err)
-		}
-		if err != nil {
-			return err
-		}
-		for _, part := range scripts[is4].sections() {
-			stats.Added += part.added
-			stats.Deleted += part.deleted
-		}
-	}
-	for _, w := range slices.Concat(s.before, s.after) {
-		if w.Add {
-			stats.Added++
-		} else {
-			stats.Deleted++
-		}
-	}
-	return d.helper.last(ctx, s)
-}
-
-// noteSynced notes what the kernel holds now, and deletes clients of lists that are gone.
-func (d *Datapath) noteSynced(ctx context.Context, want *service.Table, groups map[group][]*service.Frontend, all bool) error {
-	d.table = want
-	if all {
-		d.groups = groups
-	}
-	for g, fronts := range groups {
-		if d.groups[g] = fronts; len(fronts) == 0 {
-			delete(d.groups, g)
-		}
-	}
-	if used, released := d.renderer.forget(d.helper.elems); all || released {
-		return d.helper.prune(ctx, used)
-	}
-	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// kubeProxyWrites is what a kube-proxy that starts does to our chains: it empties the
-// shared ones, removes those of Services that it does not know so, and leaves a canary.
+// kubeProxyWrites does to our chains what kube-proxy does when it starts. It empties the shared chains, removes unknown
+// chains of Services, and leaves a canary.
 const kubeProxyWrites = `*filter
 :KUBE-SERVICES - [0:0]
 :KUBE-EXTERNAL-SERVICES - [0:0]
@@ -32,8 +32,8 @@ COMMIT
 COMMIT
 `
 
-// TestKubeProxy: chains that kube-proxy has written again are its own, whatever we wrote
-// into them before; those that it only left are ours, once we have written them.
+// TestKubeProxy: chains that kube-proxy has written again belong to kube-proxy. Chains that kube-proxy left belong to
+// Fairway after Fairway has written them.
 func TestKubeProxy(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
 		t.Run(v.String(), func(t *testing.T) {

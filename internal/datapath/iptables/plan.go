@@ -5,15 +5,28 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
-// A script is what iptables-restore reads for one family, in three transactions: first
-// the rules that refuse packets which are not translated any more, then the translation, then
-// the removal of rules that refuse no more. So a packet never passes between two of them.
+type (
+	chain = read.Chain
+	hook  = read.Hook
+)
+
+const nat, filter = read.NAT, read.Filter
+
+func natChain(name string) chain    { return chain{Table: nat, Name: name} }
+func filterChain(name string) chain { return chain{Table: filter, Name: name} }
+
+// A script is the input of iptables-restore for one family. It has three transactions: first the rules that reject
+// packets which are no longer translated, then the translation, then the removal of rules that reject. Between two
+// transactions no packet passes unhandled.
 type script struct {
 	before, nat, after section
 
-	// unhooks are hooks that it deletes.
+	// unhooks are hooks that are deleted by their handles, after the transactions.
 	unhooks []hook
 }
 
@@ -21,16 +34,15 @@ type section struct {
 	table                  string
 	declare, rules, remove []string
 	added, deleted         int
-	touched                map[string]bool // chains that it changes
 }
 
 func newScript() *script {
-	of := func(table string) section { return section{table: table, touched: map[string]bool{}} }
-	return &script{before: of(filter), nat: of(nat), after: of(filter)}
+	return &script{before: section{table: filter}, nat: section{table: nat}, after: section{table: filter}}
 }
 
 func (s *script) sections() []*section { return []*section{&s.before, &s.nat, &s.after} }
 
+// String returns the text that iptables-restore reads. It is empty if nothing changes.
 func (s *script) String() string {
 	var b strings.Builder
 	for _, part := range s.sections() {
@@ -48,31 +60,41 @@ func (s *script) String() string {
 	return b.String()
 }
 
-// replaceChain writes a chain anew, in one transaction with all the others of its section.
+// changesOf returns all lines of the scripts of both families. It is empty if nothing changes.
+func changesOf(scripts map[bool]*script) (text string) {
+	for _, is4 := range read.Families() {
+		if s := scripts[is4]; s != nil {
+			text += s.String()
+			for _, h := range s.unhooks {
+				text += "-D " + h.In.Name + " " + h.Rule + "\n"
+			}
+		}
+	}
+	return text
+}
+
+// replaceChain empties a chain and writes its rules, in the section's transaction.
 func (s *section) replaceChain(name string, rules []string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	for _, r := range rules {
 		s.rules = append(s.rules, "-A "+name+" "+r)
 	}
 	s.added += max(1, len(rules))
-	s.touched[name] = true
 }
 
-// deleteChain removes a chain that no rule leads to any more.
+// deleteChain removes a chain to which no rule leads.
 func (s *section) deleteChain(name string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	s.remove = append(s.remove, "-X "+name)
 	s.deleted++
-	s.touched[name] = true
 }
 
-// insert puts rules before all others of a chain.
+// insert puts rules at the beginning of a chain.
 func (s *section) insert(name string, rules []string) {
 	for _, r := range slices.Backward(rules) {
 		s.rules = append(s.rules, "-I "+name+" "+r)
 	}
 	s.added += len(rules)
-	s.touched[name] = true
 }
 
 func (s *section) delete(name string, rules []string) {
@@ -80,10 +102,9 @@ func (s *section) delete(name string, rules []string) {
 		s.rules = append(s.rules, "-D "+name+" "+r)
 	}
 	s.deleted += len(rules)
-	s.touched[name] = true
 }
 
-// adds is the section in which a chain of a table gets rules, removes the one in which it loses them.
+// adds returns the section in which a chain of a table gets rules.
 func (s *script) adds(table string) *section {
 	if table == nat {
 		return &s.nat
@@ -91,6 +112,7 @@ func (s *script) adds(table string) *section {
 	return &s.before
 }
 
+// removes returns the section in which a chain of a table loses rules.
 func (s *script) removes(table string) *section {
 	if table == nat {
 		return &s.nat
@@ -98,91 +120,90 @@ func (s *script) removes(table string) *section {
 	return &s.after
 }
 
-// change adds a group's change in one family. Chains for ports that are gone lose nothing more.
-func (s *script) change(was, is *fragment, gone map[chain]bool) {
-	for _, c := range sorted(is.chains) {
-		if !slices.Equal(is.chains[c], was.chains[c]) {
-			s.nat.replaceChain(c.name, is.chains[c])
+// change adds the difference between a group's old and new rules.
+func (s *script) change(old, next *fragment) {
+	for _, c := range sorted(next.chains) {
+		if !slices.Equal(next.chains[c], old.chains[c]) {
+			s.nat.replaceChain(c.Name, next.chains[c])
 		}
 	}
-	for _, c := range unionSorted(was.entries, is.entries) {
-		from, to := was.entries[c], is.entries[c]
+	for _, c := range unionSorted(old.entries, next.entries) {
+		from, to := old.entries[c], next.entries[c]
 		if slices.Equal(from, to) {
 			continue
 		}
-		s.adds(c.table).insert(c.name, minus(to, from))
-		if !gone[c] {
-			s.removes(c.table).delete(c.name, minus(from, to))
-		}
+		s.adds(c.Table).insert(c.Name, minus(to, from))
+		s.removes(c.Table).delete(c.Name, minus(from, to))
 	}
-	for _, c := range sorted(was.chains) {
-		if _, stays := is.chains[c]; !stays {
-			s.nat.deleteChain(c.name)
+	for _, c := range sorted(old.chains) {
+		if _, stays := next.chains[c]; !stays {
+			s.nat.deleteChain(c.Name)
 		}
 	}
 }
 
-// changeAll changes a family that holds h to hold l.
-func (s *script) changeAll(h *familyState, l *layout, entries map[chain][]string) {
+// changeAll adds the difference between the kernel's rules of a family and the wanted rules. These are the layout, and
+// the Services' entries of shared chains.
+func (s *script) changeAll(kernel *read.State, l *layout, entries map[chain][]string) {
 	for _, c := range sorted(l.chains) {
 		want := slices.Concat(entries[c], l.chains[c], l.tails[c])
-		have, there := h.chains[c]
-		if there && sameRules(have, want, len(entries[c])) {
+		have, exists := kernel.Chains[c]
+		if exists && sameRules(have, want, len(entries[c])) {
 			continue
 		}
 		missing, only := missingEntries(have, want, len(entries[c]))
 		switch {
-		case c.table == nat && only:
-			s.nat.insert(c.name, missing)
-		case c.table == nat:
-			s.nat.replaceChain(c.name, want)
-		case there:
-			s.before.insert(c.name, minus(entries[c], have))
-			s.after.replaceChain(c.name, want)
+		case c.Table == nat && only:
+			s.nat.insert(c.Name, missing)
+		case c.Table == nat:
+			s.nat.replaceChain(c.Name, want)
+		case exists:
+			s.before.insert(c.Name, minus(entries[c], have))
+			s.after.replaceChain(c.Name, want)
 		default:
-			s.before.replaceChain(c.name, want)
+			s.before.replaceChain(c.Name, want)
 		}
 	}
-	for _, where := range []struct {
-		table string
-		in    *section
-	}{{filter, &s.before}, {nat, &s.nat}} {
-		s.hook(h, l, where.table, where.in)
-	}
-	for _, c := range sorted(h.chains) {
+	s.changeHooks(kernel, l, filter, &s.before)
+	s.changeHooks(kernel, l, nat, &s.nat)
+	for _, c := range sorted(kernel.Chains) {
 		if _, stays := l.chains[c]; !stays {
-			s.removes(c.table).deleteChain(c.name)
+			s.removes(c.Table).deleteChain(c.Name)
 		}
 	}
 }
 
-// hook leads packets to our chains, each packet once.
-func (s *script) hook(h *familyState, l *layout, table string, in *section) {
-	left := slices.Clone(h.hooks)
+// changeHooks adds the missing hooks of a table, and removes unknown and duplicate hooks, so that each packet passes
+// our chains once.
+func (s *script) changeHooks(kernel *read.State, l *layout, table string, in *section) {
+	surplus := slices.Clone(kernel.Hooks)
 	missing := map[string][]string{}
 	for _, want := range l.hooks {
-		if want.in.table != table {
+		if want.In.Table != table {
 			continue
 		}
-		if i := slices.Index(left, want); i >= 0 {
-			left = slices.Delete(left, i, i+1)
+		if i := slices.IndexFunc(surplus, want.Same); i >= 0 {
+			surplus = slices.Delete(surplus, i, i+1)
 			continue
 		}
-		missing[want.in.name] = append(missing[want.in.name], want.rule)
+		missing[want.In.Name] = append(missing[want.In.Name], want.Rule)
 	}
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
 		in.insert(name, missing[name])
 	}
-	for _, old := range left {
-		if old.in.table == table {
-			in.delete(old.in.name, []string{old.rule})
-			s.unhooks = append(s.unhooks, old)
+	for _, h := range surplus {
+		_, targetStays := l.chains[chain{Table: table, Name: xtables.Target(h.Rule)}]
+		switch {
+		case h.In.Table != table:
+		case h.Handle != 0 && targetStays:
+			s.unhooks = append(s.unhooks, h)
+		default:
+			in.delete(h.In.Name, []string{h.Rule})
 		}
 	}
 }
 
-// sameRules compares what a chain holds with what is wanted. The order of the
-// entries at its beginning means nothing, that of all other rules does.
+// sameRules compares the rules of a chain. The first entries rules of want may be in any order.
 func sameRules(have, want []string, entries int) bool {
 	if len(have) != len(want) {
 		return false
@@ -191,17 +212,17 @@ func sameRules(have, want []string, entries int) bool {
 	return slices.Equal(have[entries:], want[entries:]) && slices.Equal(set(have), set(want))
 }
 
-// missingEntries reports whether a chain lacks only some of its entries, and which.
+// missingEntries reports whether a chain lacks only some of its entries, and returns the missing entries.
 func missingEntries(have, want []string, entries int) (missing []string, only bool) {
-	had := len(have) - (len(want) - entries)
-	if had <= 0 || !slices.Equal(have[had:], want[entries:]) || len(minus(have[:had], want[:entries])) > 0 {
+	n := len(have) - (len(want) - entries) // how many entries the chain has
+	if n <= 0 || !slices.Equal(have[n:], want[entries:]) || len(minus(have[:n], want[:entries])) > 0 {
 		return nil, false
 	}
-	missing = minus(want[:entries], have[:had])
-	return missing, had+len(missing) == entries // else one is there twice
+	missing = minus(want[:entries], have[:n])
+	return missing, n+len(missing) == entries // otherwise the chain has an entry twice
 }
 
-// minus is a without what is in b.
+// minus returns the strings of a that are not in b.
 func minus(a, b []string) []string {
 	if len(b) == 0 {
 		return a
@@ -219,16 +240,14 @@ func minus(a, b []string) []string {
 	return out
 }
 
-// sorted are the chains in the order of their names.
+// sorted returns the chains in the order of their tables and names.
 func sorted[T any](all map[chain]T) []chain {
-	return slices.SortedFunc(maps.Keys(all), compareChains)
+	return slices.SortedFunc(maps.Keys(all), func(a, b chain) int {
+		return cmp.Or(strings.Compare(a.Table, b.Table), strings.Compare(a.Name, b.Name))
+	})
 }
 
-func compareChains(a, b chain) int {
-	return cmp.Or(strings.Compare(a.table, b.table), strings.Compare(a.name, b.name))
-}
-
-// unionSorted are the chains of either.
+// unionSorted returns the chains of a and of b.
 func unionSorted(a, b map[chain][]string) []chain {
 	all := maps.Clone(a)
 	maps.Copy(all, b)

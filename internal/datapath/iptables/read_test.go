@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"reflect"
@@ -11,66 +10,77 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// saved is what iptables-nft-save prints of a family.
-func saved(t *testing.T, is4 bool) *familyState {
+// saved returns the rules that iptables-nft-save prints for a family.
+func saved(t *testing.T, is4 bool) *read.State {
 	t.Helper()
-	h := newFamilyState()
-	if err := xtables.Save(t.Context(), NFT, is4, h.add); err != nil {
+	s, err := read.Save(t.Context(), NFT, is4)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return h
+	return s
 }
 
-// sameState compares what was read over netlink with what iptables-nft-save prints.
+// sameState compares the rules read over netlink with iptables-nft-save's output.
 func sameState(t *testing.T, when string) {
 	t.Helper()
-	var r handleReader
-	defer r.close()
-	for _, is4 := range families() {
-		got, err := r.state(t.Context(), is4)
+	var r read.Reader
+	defer r.Close()
+	for _, is4 := range read.Families() {
+		got, err := r.State(t.Context(), is4)
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		want, read := saved(t, is4), got.handles
-		if every, err := r.everyHandle(t.Context(), nil, nil); err != nil {
-			t.Fatalf("%s: %v", when, err)
-		} else if maps.DeleteFunc(every, func(s chainRef, _ fingerprint) bool { return s.is4 != is4 }); !maps.Equal(every, read) {
-			t.Errorf("%s: handles %v, want %v", when, read, every)
+		want := saved(t, is4)
+		for i := range got.Hooks {
+			got.Hooks[i].Handle = 0 // text has none
 		}
-		got.handles = nil
-		for _, h := range []*familyState{got, want} {
-			slices.SortFunc(h.hooks, func(a, b hook) int {
-				return strings.Compare(a.in.table+a.in.name+a.rule, b.in.table+b.in.name+b.rule)
+		for _, h := range []*read.State{got, want} {
+			slices.SortFunc(h.Hooks, func(a, b hook) int {
+				return strings.Compare(a.In.Table+a.In.Name+a.Rule, b.In.Table+b.In.Name+b.Rule)
 			})
 		}
-		if len(got.chains) != len(want.chains) {
-			t.Errorf("%s: %d chains, want %d", when, len(got.chains), len(want.chains))
+		if len(got.Chains) != len(want.Chains) {
+			t.Errorf("%s: %d chains, want %d", when, len(got.Chains), len(want.Chains))
 		}
-		for c, rules := range want.chains {
-			if !slices.Equal(rules, got.chains[c]) {
-				t.Errorf("%s: chain %v\n%s\nwant\n%s", when, c, strings.Join(got.chains[c], "\n"), strings.Join(rules, "\n"))
+		for c, rules := range want.Chains {
+			if !slices.Equal(rules, got.Chains[c]) {
+				t.Errorf("%s: chain %v\n%s\nwant\n%s", when, c, strings.Join(got.Chains[c], "\n"), strings.Join(rules, "\n"))
 			}
 		}
-		got.chains = want.chains
-		for _, h := range []*familyState{got, want} {
-			maps.DeleteFunc(h.allChains, func(c chain, _ bool) bool { return !isOurs(c) }) // iptables-nft-save prints chains that are not there
-		}
-		for i := range reflect.TypeFor[familyState]().NumField() {
-			a, b := reflect.ValueOf(got).Elem().Field(i), reflect.ValueOf(want).Elem().Field(i)
-			if text := fmt.Sprint(a); text != fmt.Sprint(b) {
-				t.Errorf("%s: %s\n%v\nwant\n%v", when, reflect.TypeFor[familyState]().Field(i).Name, a, b)
+		got.Chains = want.Chains
+		for i := range reflect.TypeFor[read.State]().NumField() {
+			name := reflect.TypeFor[read.State]().Field(i).Name
+			if a, b := fieldText(got, name), fieldText(want, name); a != b {
+				t.Errorf("%s: %s\n%v\nwant\n%v", when, name, a, b)
 			}
 		}
 	}
 }
 
-// TestReadsAsSaved: the rules of each scenario, read from the kernel, are the text that
-// iptables-nft-save prints, and no program is asked for them.
+// fieldText returns a field of a state as text. It leaves other programs' chains out, because iptables-nft-save prints
+// chains that do not exist.
+func fieldText(s *read.State, name string) string {
+	v := reflect.ValueOf(s).Elem().FieldByName(name)
+	if name != "allChains" {
+		return fmt.Sprint(v)
+	}
+	var ours []string
+	for _, k := range v.MapKeys() {
+		if c := (chain{Table: k.Field(0).String(), Name: k.Field(1).String()}); read.IsOurs(c) {
+			ours = append(ours, fmt.Sprint(c))
+		}
+	}
+	slices.Sort(ours)
+	return fmt.Sprint(ours)
+}
+
+// TestReadsAsSaved: the rules of each scenario, read over netlink, are iptables-nft-save's text.
 func TestReadsAsSaved(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t, NFT)
@@ -88,8 +98,7 @@ func TestReadsAsSaved(t *testing.T) {
 	}
 }
 
-// others are rules of other programs, some of which lead to our chains, and some of which
-// Decode does not know.
+// others are rules of other programs. Some lead to our chains, and Decode does not know some.
 const others = `*nat
 :CUSTOM - [0:0]
 -A PREROUTING -i eth+ -m comment --comment "it's \"quoted\"" -j CUSTOM
@@ -112,8 +121,7 @@ COMMIT
 COMMIT
 `
 
-// TestReadsOthers: rules that Decode does not know are read by the program, and those of
-// other programs are told from ours.
+// TestReadsOthers: the program prints rules that Decode does not know, and other programs' rules are told from ours.
 func TestReadsOthers(t *testing.T) {
 	testnet.Enter(t)
 	sync(t, open(t, NFT), cluster(3).Table(settings()))
@@ -126,7 +134,7 @@ func TestReadsOthers(t *testing.T) {
 	asks(t, "iptables-nft", 3) // for PREROUTING, CUSTOM, and one chain of ours
 
 	text := "*nat\n"
-	for i := range manyChains {
+	for i := range 50 {
 		text += fmt.Sprintf("-I KUBE-SVC-%016d -m recent --name x --rcheck --seconds 10 -j ACCEPT\n", i)
 		text = strings.Replace(text, "\n", fmt.Sprintf("\n:KUBE-SVC-%016d - [0:0]\n", i), 1)
 	}
@@ -139,16 +147,16 @@ func TestReadsOthers(t *testing.T) {
 	asks(t, "iptables-nft-save", 1)
 }
 
-// asks reads both families, and holds that only one program runs, so often.
+// asks reads both families, and checks that only one program runs, times times.
 func asks(t *testing.T, program string, times int) {
 	t.Helper()
 	path := os.Getenv("PATH")
 	defer os.Setenv("PATH", path)
 	runs := countRuns(t, saves()...)
-	var r handleReader
-	defer r.close()
-	for _, is4 := range families() {
-		if _, err := r.state(t.Context(), is4); err != nil {
+	var r read.Reader
+	defer r.Close()
+	for _, is4 := range read.Families() {
+		if _, err := r.State(t.Context(), is4); err != nil {
 			t.Error(err)
 		}
 	}
@@ -160,9 +168,8 @@ func asks(t *testing.T, program string, times int) {
 	}
 }
 
-// TestReadBack: a program that reports success and writes other rules than it was given is noticed,
-// and the next Sync mends them. It is what iptables-nft-restore does where the kernel does not answer
-// which revision of a match it has.
+// TestReadBack: Sync notices that a program reports success and writes other rules, and the next Sync repairs the
+// rules. iptables-nft-restore does so if the kernel does not answer which revision of a match it has.
 func TestReadBack(t *testing.T) {
 	testnet.Enter(t)
 	path := os.Getenv("PATH")
@@ -184,25 +191,25 @@ func TestReadBack(t *testing.T) {
 		}
 	}
 	checked(false)
-	other.differs.retryAt = time.Now() // it is time
+	other.mismatch.retryAt = time.Now() // it is time
 	checked(true)
-	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs == "" || other.differs.pause <= firstPause {
-		t.Errorf("tried again: %v, told: %q, the next try is after %v", err, stats.Differs, other.differs.pause)
+	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs == "" || other.mismatch.pause <= firstPause {
+		t.Errorf("tried again: %v, told: %q, the next try is after %v", err, stats.Differs, other.mismatch.pause)
 	}
 	t.Setenv("PATH", path)
-	other.differs.retryAt = time.Now()
+	other.mismatch.retryAt = time.Now()
 	checked(true)
 	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs != "" {
 		t.Errorf("with a program that works: %v, told: %q", err, stats.Differs)
 	}
 	checked(false)
 	sync(t, d, table)
-	if rule := saved(t, true).chains[chain{nat, postroute}][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
+	if rule := saved(t, true).Chains[natChain(xtables.KubePostrouting)][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
 		t.Errorf("after the next Sync the rule is %q", rule)
 	}
 }
 
-// writesWrong puts a script before iptables-restore that writes one rule so that it matches nothing.
+// writesWrong puts a script before iptables-restore that changes one rule so that the rule never matches.
 func writesWrong(t *testing.T, v Variant) {
 	t.Helper()
 	name := xtables.Program(v, true, "restore")
@@ -218,8 +225,8 @@ func writesWrong(t *testing.T, v Variant) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// TestReadBackLegacy: what iptables-legacy-restore writes is read back by the next Check, as the kernel says
-// nothing about its changes; the Sync after it writes what differs.
+// TestReadBackLegacy: the next Check reads back the rules of iptables-legacy-restore, because the kernel does not count
+// their changes. The next Sync repairs the rules.
 func TestReadBackLegacy(t *testing.T) {
 	testnet.Enter(t)
 	path := os.Getenv("PATH")
@@ -231,15 +238,15 @@ func TestReadBackLegacy(t *testing.T) {
 	}
 	t.Setenv("PATH", path)
 	sync(t, d, table)
-	d.verify = time.Time{} // it is time
+	d.nextRead = time.Time{} // it is time
 	if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
 		t.Errorf("with a program that works: %+v, %v", drift, err)
 	}
-	h := newFamilyState()
-	if err := xtables.Save(t.Context(), Legacy, true, h.add); err != nil {
+	h, err := read.Save(t.Context(), Legacy, true)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if rule := h.chains[chain{nat, postroute}][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
+	if rule := h.Chains[natChain(xtables.KubePostrouting)][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
 		t.Errorf("after the next Sync the rule is %q", rule)
 	}
 }

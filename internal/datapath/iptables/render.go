@@ -6,95 +6,92 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// A fragment is what some frontends of one family need in the kernel.
+// A fragment has the rules and elements for the frontends of one group and family.
 type fragment struct {
 	chains  map[chain][]string // whole chains
-	entries map[chain][]string // rules in chains that it shares with others
-	elems   map[elem]int       // elements of the helper's sets, and how often
-	leads   map[lead]int       // rules that lead to chains for ports, and for how many rules there
+	entries map[chain][]string // rules in shared chains
+	elems   map[elem]int       // elements of the helper's sets, and how many frontends use each
 }
 
 func newFragment() *fragment {
-	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}, map[lead]int{}}
+	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}}
 }
 
-// A renderer turns groups into rules, on a node with some settings.
+// A renderer turns groups into rules.
 type renderer struct {
 	settings service.Settings
-	liberal  bool            // the node takes TCP packets out of window for valid
-	marks    *lb.IDs[string] // of endpoints' chains with affinity
+	liberal  bool            // the node's connection tracking accepts TCP packets that are out of the window
+	marks    *lb.IDs[string] // of the chains KUBE-SEP- with affinity, by name
 
-	// Numbers of lists of endpoints with affinity, by chain and family: of those with many
-	// buckets, which each Service and family has some of (full), and of those with few.
+	// The numbers of lists of endpoints with affinity, by the list's chain and family. The IDs in lists have many
+	// buckets, the IDs in fewLists few. The map fullLists has the lists with many buckets of each Service and family.
 	lists, fewLists *lb.IDs[string]
 	fullLists       map[string]map[string]bool
 }
 
-// newRenderer returns a renderer that has given no numbers yet.
+// newRenderer returns a renderer that has given no numbers.
 func newRenderer(s service.Settings, liberal bool) *renderer {
 	return &renderer{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark),
 		lists: lb.NewIDs[string](maxMark), fewLists: lb.NewIDs[string](maxMark), fullLists: map[string]map[string]bool{}}
 }
 
-// render renders what one group has in one family.
-func (p *renderer) render(is4 bool, all member) *fragment { return p.renderBut(is4, all, nil) }
-
-// renderBut is render without the parts of lists that begin at some addresses.
-func (p *renderer) renderBut(is4 bool, all member, but map[netip.AddrPort]bool) *fragment {
-	if len(all.fronts) == 0 {
-		return newFragment()
-	}
-	s := &builder{renderer: p, fragment: newFragment(), is4: is4, group: groupOf(all.fronts[0]), wide: all.wide,
-		names: map[string]string{}, taken: map[string]bool{}, masq: map[string][]string{}, but: but}
-	for _, f := range all.fronts {
-		s.frontend(f)
+// render renders the frontends of one group in one family.
+func (p *renderer) render(is4 bool, fronts []*service.Frontend) *fragment {
+	s := &builder{renderer: p, fragment: newFragment(), is4: is4,
+		names: map[string]string{}, taken: map[string]bool{}, masq: map[string][]string{}}
+	for _, f := range fronts {
+		if f.Addr.Addr().Is4() == is4 {
+			s.frontend(f)
+		}
 	}
 	for list, rules := range s.masq {
-		c := chain{nat, list}
+		c := natChain(list)
 		s.chains[c] = append(rules, s.chains[c]...)
 	}
 	return s.fragment
 }
 
-// A builder is a fragment of one group in one family under way.
+// A builder builds the fragment of one group in one family.
 type builder struct {
 	*renderer
 	*fragment
 	is4   bool
-	group group
-	wide  wide
-	names map[string]string       // of a chain's content : its name
-	taken map[string]bool         // names
-	masq  map[string][]string     // rules that come before a list's endpoints
-	but   map[netip.AddrPort]bool // parts of lists that are left out
+	names map[string]string   // the name of a chain, by its content
+	taken map[string]bool     // names in use
+	masq  map[string][]string // rules at the beginning of a list's chain, before its endpoints
 }
 
-// chainName names a chain. The first of a kind has kube-proxy's name; others, which no
-// policy of Kubernetes needs, have one made of their content as well.
-func (s *builder) chainName(prefix, content string, of ...string) (name string, there bool) {
+// chainName returns the name of a chain with some content, and whether it exists already. The first chain of a kind has
+// kube-proxy's name. The names of further chains are hashed from their content as well.
+func (s *builder) chainName(f *service.Frontend, prefix, content string, of ...string) (name string, exists bool) {
 	key := prefix + strings.Join(of, "") + "\x00" + content
 	if name := s.names[key]; name != "" {
 		return name, true
 	}
-	name = prefix + hash(s.group.name, s.group.proto, of...)
+	name = prefix + hash(f.Service, f.Proto, of...)
 	if s.taken[name] {
-		name = prefix + hash(s.group.name, s.group.proto, append(of, content)...)
+		name = prefix + hash(f.Service, f.Proto, append(of, content)...)
 	}
 	s.names[key], s.taken[name] = name, true
 	return name, false
 }
 
+// entry adds a rule to a shared chain.
+func (s *builder) entry(c chain, r rule) { s.entries[c] = append(s.entries[c], r.String()) }
+
 func (s *builder) frontend(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
-	in, kind := nodeports, ""
+	in, kind := xtables.KubeNodePorts, ""
 	if !f.NodePort() {
-		at.dst, in, kind = hostCIDR(f.Addr.Addr()), services, " external IP"
+		at.dst, in, kind = hostCIDR(f.Addr.Addr()), xtables.KubeServices, " external IP"
 	}
 	switch {
 	case f.ClusterIP:
@@ -105,25 +102,26 @@ func (s *builder) frontend(f *service.Frontend) {
 	if forwards(f) {
 		at.jump = s.target(f)
 		at.comment = truncate(f.Service.String() + kind + extras(f))
-		s.entry(chain{nat, in}, f, at.String())
+		s.entry(natChain(in), at)
 	}
 	s.refuse(f)
 	s.elements(f)
 }
 
-// How comments say that an address is a load balancer's: in the rule that leads to the
-// Service's chain by kube-proxy's words, and where there is no such rule by ours.
+// Both words mean in a comment that an address is a load balancer's. kube-proxy writes loadBalancerIP, in the rule
+// that leads to the Service's chain. Fairway adds loadBalancerWord for a frontend without this rule. The function
+// translator.frontend parses both.
 const (
 	loadBalancerIP   = " loadbalancer IP"
 	loadBalancerWord = " load-balancer"
 )
 
-// forwards reports whether a rule leads from the frontend to a chain of its Service.
+// forwards reports whether table nat has a rule for the frontend.
 func forwards(f *service.Frontend) bool {
 	return f.Internal.Action == service.Forward || f.External.Action == service.Forward || len(f.Sources) > 0
 }
 
-// extras are the facts about a frontend that no rule shows.
+// extras returns the end of a comment, with facts that no rule shows. The function translator.frontend parses it.
 func extras(f *service.Frontend) (text string) {
 	if f.Affinity > 0 {
 		text += " affinity " + f.Affinity.String()
@@ -137,35 +135,36 @@ func extras(f *service.Frontend) (text string) {
 	return text
 }
 
-// target is the chain that a frontend's packets go to.
+// target returns the chain, or RETURN, to which a frontend's packets go.
 func (s *builder) target(f *service.Frontend) string {
-	to := ""
+	target := ""
 	switch {
 	case f.Internal.Action != service.Forward && f.External.Action != service.Forward:
-		to = "RETURN"
+		target = "RETURN"
 	case f.ClusterIP && f.Internal.Equal(f.External):
-		to = s.list(f, f.Internal)
-		s.cluster(f, to)
+		target = s.list(f, f.Internal)
+		s.cluster(f, target)
 	default:
-		to = s.external(f)
+		target = s.external(f)
 	}
 	if len(f.Sources) == 0 {
-		return to
+		return target
 	}
-	name, there := s.chainName(fw, to+sourcesText(f.Sources))
-	if there {
+	name, exists := s.chainName(f, xtables.KubeFW, target+sourcesText(f.Sources))
+	if exists {
 		return name
 	}
 	var rules []string
 	for _, p := range f.Sources {
-		rules = append(rules, rule{src: p.String(), comment: truncate(f.Service.String() + loadBalancerIP), jump: to}.String())
+		rules = append(rules, rule{src: p.String(), comment: truncate(f.Service.String() + loadBalancerIP), jump: target}.String())
 	}
 	note := rule{comment: truncate("other traffic to " + f.Service.String() + " will be dropped by KUBE-PROXY-FIREWALL")}
-	s.chains[chain{nat, name}] = append(rules, note.String())
+	s.chains[natChain(name)] = append(rules, note.String())
 	return name
 }
 
-// cluster marks clients that must be masqueraded on the way to a ClusterIP, in the list's chain.
+// cluster adds a rule to the list's chain that marks the ClusterIP's clients for masquerade. translator.forward parses
+// its comment.
 func (s *builder) cluster(f *service.Frontend, list string) {
 	r := rule{dst: hostCIDR(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
 	switch f.Internal.Masquerade {
@@ -174,16 +173,16 @@ func (s *builder) cluster(f *service.Frontend, list string) {
 	case service.MasqueradeOffCluster:
 		r = s.offCluster(r)
 	default:
-		r.comment, r.jump = r.comment+allMasqueraded, markMasq
+		r.comment, r.jump = r.comment+allMasqueraded, xtables.KubeMarkMasq
 	}
 	s.masq[list] = append(s.masq[list], r.String())
 }
 
-// allMasqueraded distinguishes MasqueradeAll from MasqueradeOffCluster on a node without pod
-// ranges; offClusterMasqueraded does the same for clients from outside, which are not pods.
+// In a comment allMasqueraded means MasqueradeAll: on a node without pod ranges the rule itself is equal to the rule of
+// MasqueradeOffCluster. For external clients offClusterMasqueraded means MasqueradeOffCluster.
 const allMasqueraded, offClusterMasqueraded = ", everyone", ", all but pods"
 
-// pods are the matches for clients that are pods, in one family.
+// pods returns the matches of packets from pods, in one family.
 func (p *renderer) pods(is4 bool) (all []rule) {
 	for _, cidr := range p.settings.Pods {
 		if cidr.Addr().Is4() == is4 {
@@ -196,35 +195,36 @@ func (p *renderer) pods(is4 bool) (all []rule) {
 	return all
 }
 
-// offCluster makes r mark packets of all clients but pods for masquerade.
+// offCluster makes r mark the packets of all clients except pods for masquerade.
 func (s *builder) offCluster(r rule) rule {
 	pods := s.pods(s.is4)
-	r.jump = markMasq
+	r.jump = xtables.KubeMarkMasq
 	switch len(pods) {
 	case 0:
 	case 1:
 		r.src, r.in = pods[0].src, pods[0].in
 		r.notSrc, r.notIn = r.src != "", r.in != ""
 	default:
-		r.jump = markOffCluster
+		r.jump = read.OffCluster
 	}
 	return r
 }
 
-// external is the chain of a frontend that outside clients use.
+// external returns the chain KUBE-EXT- of a frontend that clients outside the cluster use. translator.external parses
+// its comments.
 func (s *builder) external(f *service.Frontend) string {
 	key := routeText(f.Internal) + " " + routeText(f.External) + " " + choiceText(f)
-	name, there := s.chainName(ext, key)
-	if there {
+	name, exists := s.chainName(f, xtables.KubeEXT, key)
+	if exists {
 		return name
 	}
-	to := func(what string) string { return what + " for " + f.Service.String() + " external destinations" }
+	comment := func(what string) string { return what + " for " + f.Service.String() + " external destinations" }
 	var rules []rule
 	if !f.Internal.Equal(f.External) {
-		rules = s.internalRules(f, to)
+		rules = s.internalRules(f, comment)
 	}
 	if r := f.External; r.Action == service.Forward {
-		mark := rule{comment: to("masquerade traffic"), jump: markMasq}
+		mark := rule{comment: comment("masquerade traffic"), jump: xtables.KubeMarkMasq}
 		switch {
 		case r.Masquerade == service.MasqueradeAll:
 			rules = append(rules, mark)
@@ -236,12 +236,12 @@ func (s *builder) external(f *service.Frontend) string {
 		}
 		rules = append(rules, rule{jump: s.list(f, r)})
 	}
-	s.write(chain{nat, name}, rules)
+	s.write(natChain(name), rules)
 	return name
 }
 
-// internalRules are the rules for pods and for the node itself, where they differ.
-func (s *builder) internalRules(f *service.Frontend, to func(string) string) (rules []rule) {
+// internalRules returns the rules for pods and for the node itself, if their route is not the external clients' route.
+func (s *builder) internalRules(f *service.Frontend, comment func(string) string) (rules []rule) {
 	r, jump := f.Internal, "RETURN"
 	if r.Action == service.Forward {
 		jump = s.list(f, r)
@@ -249,22 +249,23 @@ func (s *builder) internalRules(f *service.Frontend, to func(string) string) (ru
 	for _, pod := range s.pods(s.is4) {
 		if r.Action == service.Forward && r.Masquerade == service.MasqueradeAll {
 			mark := pod
-			mark.comment, mark.jump = to("masquerade pod traffic"), markMasq
+			mark.comment, mark.jump = comment("masquerade pod traffic"), xtables.KubeMarkMasq
 			rules = append(rules, mark)
 		}
-		pod.comment, pod.jump = to("pod traffic"), jump
+		pod.comment, pod.jump = comment("pod traffic"), jump
 		rules = append(rules, pod)
 	}
 	if r.Action == service.Forward && r.Masquerade != service.MasqueradeHairpin {
-		mark := rule{comment: to("masquerade LOCAL traffic"), matches: fromLocal, jump: markMasq}
+		mark := rule{comment: comment("masquerade LOCAL traffic"), matches: fromLocal, jump: xtables.KubeMarkMasq}
 		if r.Masquerade == service.MasqueradeAll {
 			mark.comment += allMasqueraded
 		}
 		rules = append(rules, mark)
 	}
-	return append(rules, rule{comment: to("route LOCAL traffic"), matches: fromLocal, jump: jump})
+	return append(rules, rule{comment: comment("route LOCAL traffic"), matches: fromLocal, jump: jump})
 }
 
+// write adds a chain.
 func (s *builder) write(c chain, rules []rule) {
 	texts := make([]string, 0, len(rules))
 	for _, r := range rules {
@@ -274,52 +275,53 @@ func (s *builder) write(c chain, rules []rule) {
 	s.chains[c] = texts
 }
 
-// endpoint is the chain of one endpoint. Lists share it, unless clients stay at it.
+// endpoint returns the chain KUBE-SEP- of one endpoint. The lists of a group share it, except with affinity: there the
+// mark of the chain identifies the list too.
 func (s *builder) endpoint(f *service.Frontend, e service.Endpoint, list string) string {
 	content := endpointText(e)
 	if f.Affinity > 0 {
 		content += list
 	}
-	name, there := s.chainName(sep, content, e.Addr.String())
-	if there {
+	name, exists := s.chainName(f, xtables.KubeSEP, content, e.Addr.String())
+	if exists {
 		return name
 	}
 	own := f.Service.String()
-	rules := []rule{{src: hostCIDR(e.Addr.Addr()), comment: own, jump: markMasq}}
+	rules := []rule{{src: hostCIDR(e.Addr.Addr()), comment: own, jump: xtables.KubeMarkMasq}}
 	if f.Affinity > 0 {
 		n := s.mark(name)
 		rules = append(rules, rule{comment: own, matches: fmt.Sprintf("-m connmark ! --mark %#x", markKnown|n),
 			jump: fmt.Sprintf("CONNMARK --set-xmark %#x/0xffffffff", markChosen|n)})
 	}
 	rules = append(rules, rule{proto: f.Proto, comment: own, jump: "DNAT --to-destination " + e.Addr.String()})
-	s.write(chain{nat, name}, rules)
+	s.write(natChain(name), rules)
 	return name
 }
 
-// mark is the number of an endpoint's chain; there are more than a node has chains.
+// mark returns the number of an endpoint's chain. There are more numbers than a node can have chains.
 func (p *renderer) mark(name string) uint32 {
 	id, _ := p.marks.Get(name)
 	return id
 }
 
-// A connection is marked between two hooks only, with the number of its endpoint's chain:
-// markChosen if it is new there, markKnown if its client was there before.
+// Between two hooks the connection's mark has the number of its endpoint's chain. The bits markKnown mean that the
+// client was known, the bits markChosen that a rule has just chosen the endpoint for a new client.
 const markChosen, markKnown = numbers.ConnMarkChosen, numbers.ConnMarkKnown
 
-// refuse renders the rules for packets that no endpoint gets.
+// refuse adds the rules that reject or drop packets of the frontend, in table filter. translator.refusal and
+// translator.frontend parse their comments.
 func (s *builder) refuse(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
-	c := chain{filter, externals}
+	c := filterChain(xtables.KubeExternalServices)
 	switch {
 	case f.NodePort():
-		c.name = nodeports
+		c.Name = xtables.KubeNodePorts
 	case f.ClusterIP:
-		c.name = services
+		c.Name = xtables.KubeServices
 	}
 	if !f.NodePort() {
 		at.dst = hostCIDR(f.Addr.Addr())
 	}
-	add := func(c chain, r rule) { s.entry(c, f, r.String()) }
 	refuse := func(a service.Action, from rule) {
 		r := at
 		r.src, r.in, r.matches = from.src, from.in, from.matches
@@ -328,12 +330,12 @@ func (s *builder) refuse(f *service.Frontend) {
 			r.jump, r.comment = rejects(s.is4), truncate(f.Service.String()+" has no endpoints"+extras(f))
 		}
 		if a == service.Drop || len(f.Sources) == 0 || from != (rule{}) {
-			add(c, r)
+			s.entry(c, r)
 			return
 		}
-		for _, p := range f.Sources { // clients that may not connect get no answer
+		for _, p := range f.Sources { // clients outside the source ranges get no answer
 			r.src = p.String()
-			add(c, r)
+			s.entry(c, r)
 		}
 	}
 	in, out := f.Internal.Action, f.External.Action
@@ -343,20 +345,21 @@ func (s *builder) refuse(f *service.Frontend) {
 			refuse(in, from)
 		}
 		refuse(out, rule{})
-	case in != service.Forward: // others are translated before they come here
+	case in != service.Forward: // packets of external clients are translated before they come here
 		refuse(in, rule{})
 	case out != service.Forward:
 		refuse(out, rule{})
 	}
 	if len(f.Sources) > 0 {
 		if !f.NodePort() {
-			c.name = firewall
+			c.Name = xtables.KubeProxyFirewall
 		}
-		at.comment, at.jump = truncate(f.Service.String()+" traffic not accepted by "+fw+hash(f.Service, f.Proto)), "DROP"
-		add(c, at)
+		at.comment, at.jump = truncate(f.Service.String()+" traffic not accepted by "+xtables.KubeFW+hash(f.Service, f.Proto)), "DROP"
+		s.entry(c, at)
 	}
 }
 
+// rejects returns the target that rejects packets of a family.
 func rejects(is4 bool) string {
 	if is4 {
 		return "REJECT --reject-with icmp-port-unreachable"
@@ -364,16 +367,16 @@ func rejects(is4 bool) string {
 	return "REJECT --reject-with icmp6-port-unreachable"
 }
 
-// elements are the frontend's elements in the helper's sets.
+// elements adds the frontend's elements of the helper's sets.
 func (s *builder) elements(f *service.Frontend) {
-	put := func(e elem) { s.elems[e]++ }
+	add := func(e elem) { s.elems[e]++ }
 	if f.ClusterIP {
-		put(elem{set: nftset.ClusterIPs.Name(s.is4), key: string(f.Addr.Addr().AsSlice())})
+		add(elem{set: nftset.ClusterIPs.Name(s.is4), key: string(f.Addr.Addr().AsSlice())})
 	}
 	if f.Affinity <= 0 {
 		return
 	}
-	own := func(r *service.Route) []byte {
+	numberOf := func(r *service.Route) []byte { // of the route's list
 		if r.Action != service.Forward {
 			return make([]byte, 4)
 		}
@@ -382,9 +385,9 @@ func (s *builder) elements(f *service.Frontend) {
 		number := nftset.Number(id)
 		for _, e := range r.Endpoints {
 			n, seconds := s.mark(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
-			put(elem{set: affinityLists, key: string(nftset.Number(markChosen | n)), data: string(number)})
-			put(elem{set: affinityUpdates, key: string(nftset.Number(markChosen | n)), to: updater(updatePrefix, id, seconds)})
-			put(elem{set: affinityUpdates, key: string(nftset.Number(markKnown | n)), to: updater(renewPrefix, id, seconds)})
+			add(elem{set: affinityLists, key: string(nftset.Number(markChosen | n)), data: string(number)})
+			add(elem{set: affinityUpdates, key: string(nftset.Number(markChosen | n)), to: updateChain(updatePrefix, id, seconds)})
+			add(elem{set: affinityUpdates, key: string(nftset.Number(markKnown | n)), to: updateChain(renewPrefix, id, seconds)})
 		}
 		return number
 	}
@@ -392,13 +395,13 @@ func (s *builder) elements(f *service.Frontend) {
 	if f.NodePort() {
 		base = affinityIDsNodeports
 	}
-	put(elem{set: inFamily(base, s.is4), key: key, data: string(own(f.Internal))})
+	add(elem{set: inFamily(base, s.is4), key: key, data: string(numberOf(f.Internal))})
 	if !f.Internal.Equal(f.External) {
-		put(elem{set: inFamily(base+external, s.is4), key: key, data: string(own(f.External))})
+		add(elem{set: inFamily(base+external, s.is4), key: key, data: string(numberOf(f.External))})
 	}
 }
 
-// inFamily is a set's name in a family.
+// inFamily returns a set's name in a family: "cluster-ips4".
 func inFamily(set string, is4 bool) string {
 	if is4 {
 		return set + "4"
@@ -406,7 +409,7 @@ func inFamily(set string, is4 bool) string {
 	return set + "6"
 }
 
-// ofFamily are the prefixes of a family.
+// ofFamily returns the prefixes of one family.
 func ofFamily(all []netip.Prefix, is4 bool) (some []netip.Prefix) {
 	for _, p := range all {
 		if p.Addr().Is4() == is4 {

@@ -11,22 +11,20 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
-// A rule is one rule, in the part of iptables' language that we use. Its text is exactly what
-// iptables-save prints for it, so that what we want and what the kernel has can be
-// compared as text.
+// A rule is one rule, in the part of iptables' language that this package uses. Its text is exactly the text that
+// iptables-save prints, so that wanted rules and the kernel's rules can be compared as text.
 type rule struct {
-	src, dst, in          string // "10.96.0.1/32", "veth+"; empty: any
+	src, dst, in          string // "10.96.0.1/32" or "veth+"; empty if any
 	notSrc, notDst, notIn bool
 	proto                 api.Proto // 0: any
 	port                  uint16    // 0: any
-	lastPort              uint16    // of a range that begins with port; 0: only port
 	comment               string
 	matches               string // other matches, as text
-	jump                  string // the target with its options; empty: none
-	unknown               bool   // it was read and has words that are not ours
+	jump                  string // the target with its options; empty if none
+	unknown               bool   // the rule was read, and has words that this package does not write
 }
 
-// String returns the rule as it stands behind "-A CHAIN".
+// String returns the text behind "-A CHAIN".
 func (r rule) String() string {
 	var b strings.Builder
 	word := func(not bool, option, value string) {
@@ -45,11 +43,7 @@ func (r rule) String() string {
 	word(false, "-m comment --comment", xtables.Quote(r.comment))
 	word(false, "-m", proto)
 	if r.port != 0 {
-		ports := strconv.Itoa(int(r.port))
-		if r.lastPort != 0 {
-			ports += ":" + strconv.Itoa(int(r.lastPort))
-		}
-		word(false, "--dport", ports)
+		word(false, "--dport", strconv.Itoa(int(r.port)))
 	}
 	if r.matches != "" {
 		b.WriteString(r.matches + " ")
@@ -58,7 +52,7 @@ func (r rule) String() string {
 	return strings.TrimSuffix(b.String(), " ")
 }
 
-// lower is a protocol as iptables calls it, empty for none.
+// lower returns iptables' word for a protocol: "tcp". It is empty for 0.
 func lower(p api.Proto) string {
 	if p == 0 {
 		return ""
@@ -66,13 +60,13 @@ func lower(p api.Proto) string {
 	return strings.ToLower(p.String())
 }
 
-// maxComment is a little less than iptables takes.
+// maxComment is a little less than the longest comment of iptables, in bytes.
 const maxComment = 250
 
-// truncate shortens a comment that is too long, at its end.
+// truncate cuts off the end of a comment that is too long.
 func truncate(comment string) string { return comment[:min(len(comment), maxComment)] }
 
-// parse reads a rule as iptables-save prints it behind "-A CHAIN".
+// parse reads the text behind "-A CHAIN".
 func parse(text string) rule {
 	var r rule
 	not, more := false, []string(nil)
@@ -103,9 +97,8 @@ func parse(text string) rule {
 		case "--comment":
 			r.comment = value
 		case "--dport":
-			var ok bool
-			r.port, r.lastPort, ok = parsePorts(value)
-			r.unknown = r.unknown || !ok || not
+			n, err := strconv.ParseUint(value, 10, 16)
+			r.port, r.unknown = uint16(n), r.unknown || err != nil || not
 		case "-j", "-g":
 			r.jump, r.unknown = strings.Join(all[i+1:], " "), r.unknown || all[i] == "-g"
 			i = len(all)
@@ -118,7 +111,7 @@ func parse(text string) rule {
 				more = append(more, "!")
 			}
 			more = append(more, all[i])
-			i-- // it is one word, perhaps followed by others
+			i-- // unlike an option, it has no value
 		}
 		not = false
 		i++
@@ -127,44 +120,33 @@ func parse(text string) rule {
 	return r
 }
 
-// parsePorts reads "80" or "257:512".
-func parsePorts(text string) (first, last uint16, ok bool) {
-	from, to, isRange := strings.Cut(text, ":")
-	n, err := strconv.ParseUint(from, 10, 16)
-	if !isRange || err != nil {
-		return uint16(n), 0, err == nil
-	}
-	m, err := strconv.ParseUint(to, 10, 16)
-	return uint16(n), uint16(m), err == nil
-}
-
-// to reports whether the rule is about one destination, and which.
-func (r rule) to() (netip.Addr, bool) {
+// destination returns the address to which the rule applies. It is false if that is not one address.
+func (r rule) destination() (netip.Addr, bool) {
 	p, err := netip.ParsePrefix(r.dst)
 	return p.Addr(), err == nil && !r.notDst && p.IsSingleIP()
 }
 
-// Matches and targets that we use.
+// Matches.
 const (
 	toLocal   = "-m addrtype --dst-type LOCAL"
 	fromLocal = "-m addrtype --src-type LOCAL"
 	isNew     = "-m conntrack --ctstate NEW"
 )
 
-// chance is the match of a packet in some: part of whole. iptables counts in 2^31sts,
-// which is why a third is 0.33333333349.
+// chance returns the match of part of whole packets, at random. iptables counts in 2^31sts, so a third is
+// 0.33333333349.
 func chance(part, whole uint32) string {
 	scaled := math.Round(float64(part) / float64(whole) * (1 << 31))
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f", scaled/(1<<31))
 }
 
-// nthMatch is the match of one packet in n, counted.
+// nthMatch returns the match of each n-th packet.
 func nthMatch(n int) string { return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0", n) }
 
-// hostCIDR is an address as a prefix.
+// hostCIDR returns the prefix of one address: "10.96.0.1/32".
 func hostCIDR(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// link is a pattern of interfaces as iptables writes it.
+// link returns a pattern of interface names in iptables' words: "veth+" for "veth*".
 func link(pattern string) string {
 	if name, many := strings.CutSuffix(pattern, "*"); many {
 		return name + "+"

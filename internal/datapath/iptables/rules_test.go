@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// The names that articles show.
+// TestNames: chains have the names that articles show.
 func TestNames(t *testing.T) {
 	port := func(ns, name, port string) api.PortName {
 		return api.PortName{Name: api.Name{Namespace: ns, Name: name}, Port: port}
@@ -29,14 +30,14 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What is written is what iptables-save prints, so that it can be read again.
+// TestRuleText: a rule that was parsed has its text again.
 func TestRuleText(t *testing.T) {
 	for _, text := range []string{
 		`-d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y`,
 		`! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
 		`! -s 10.244.0.0/16 -d 10.96.0.1/32 -p udp -m comment --comment plain -m udp --dport 53 -j KUBE-MARK-MASQ`,
 		`! -i veth+ -j KUBE-MARK-MASQ`,
-		`-p sctp -m comment --comment "ns/svc" -m sctp --dport 65281:65535 -j KUBE-SVC-A`,
+		`-p sctp -m comment --comment "ns/svc" -m sctp --dport 65535 -j KUBE-SVC-A`,
 		`-m comment --comment "a/b -> 10.0.0.1:80(local)*3" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-A`,
 		`-m comment --comment "quo\"te" -m connmark ! --mark 0xfb000001 -j CONNMARK --set-xmark 0xfa000001/0xffffffff`,
 		`-p tcp -m comment --comment "a/b" -m tcp -j DNAT --to-destination [fd00::1]:80`,
@@ -50,7 +51,7 @@ func TestRuleText(t *testing.T) {
 	}
 }
 
-// A list that takes turns by weight has a bounded number of rules.
+// TestSlotsOf: a list whose endpoints take turns by weight has a bounded number of rules.
 func TestSlotsOf(t *testing.T) {
 	var all []service.Endpoint
 	for i, w := range []uint16{65535, 1, 1} {
@@ -64,8 +65,7 @@ func TestSlotsOf(t *testing.T) {
 	}
 }
 
-// TestCheckNotices: Check notices every change of our rules by another program, and the next
-// Sync mends it.
+// TestCheckNotices: Check notices each change of our rules by another program, and the next Sync repairs the rules.
 func TestCheckNotices(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -101,12 +101,12 @@ func TestCheckNotices(t *testing.T) {
 				name + " -t nat -N KUBE-SEP-AAAAAAAAAAAAAAAA",
 				"nft flush ruleset",
 			} {
-				d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{} // as if the last look was long ago
+				d.nextRead = time.Time{} // as if the last look was long ago
 				if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
 					t.Fatalf("before %s: drift %+v, error %v", command, drift, err)
 				}
 				run(command)
-				d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{}
+				d.nextRead = time.Time{}
 				if drift, err := d.Check(t.Context()); err != nil || !drift.Any() {
 					t.Errorf("after %s: drift %+v, error %v", command, drift, err)
 				}
@@ -123,14 +123,14 @@ func TestCheckNotices(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, err := exec.Command(name + "-save").Output()
-			if err != nil || strings.Contains(string(out), "KUBE-") || strings.Contains(string(out), recordings) {
+			if err != nil || strings.Contains(string(out), "KUBE-") || strings.Contains(string(out), xtables.FairwaySettings) {
 				t.Errorf("after Cleanup: %v\n%s", err, out)
 			}
 		})
 	}
 }
 
-// Chains of others that begin with KUBE- stay.
+// TestOthers: chains of other programs that begin with KUBE- stay.
 func TestOthers(t *testing.T) {
 	testnet.Enter(t)
 	for _, command := range []string{

@@ -9,7 +9,7 @@ import (
 
 // Our mode iptables writes chains of the same names. Those are ours by adoption, and left
 // to it, where its chain of settings is; there, only chains that it does not use are kube-proxy's.
-func adopts(table, chain string) bool { return table == "nat" && chain == xtables.Settings }
+func adopts(table, chain string) bool { return table == "nat" && chain == xtables.FairwaySettings }
 
 // kubeProxys reports whether a chain is kube-proxy's. adopted says that our mode iptables
 // has adopted those that it uses as well.
@@ -58,9 +58,9 @@ func (r *ruleset) add(l xtables.Line) {
 func (r *ruleset) serves() bool {
 	return slices.ContainsFunc(r.tables, func(t *savedTable) bool {
 		if r.adopted {
-			return t.name == "nat" && slices.Contains(t.chains, xtables.Canary)
+			return t.name == "nat" && slices.Contains(t.chains, xtables.KubeProxyCanary)
 		}
-		return slices.ContainsFunc(t.rules, func(one savedRule) bool { return one.target == xtables.Services })
+		return slices.ContainsFunc(t.rules, func(one savedRule) bool { return one.target == xtables.KubeServices })
 	})
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// Decode returns a rule as iptables-nft-save prints it behind "-A CHAIN ", from the expressions
-// that the kernel lists for it. It knows what mode iptables writes; of all else, and of
-// each bit that it does not know, it says false: then the program must be asked.
+// Decode makes text of a rule's expressions, which the kernel lists: the text that iptables-nft-save prints behind "-A
+// CHAIN ". It knows the rules that mode iptables writes. It returns false for every other rule, and for each bit that
+// it does not know: then iptables-nft must print the rule.
 func Decode(is4 bool, exprs []byte) (text string, ok bool) {
 	d := decoder{is4: is4}
 	err := netlink.Attributes(exprs, func(_ uint16, b []byte) error { return d.expression(b) })
@@ -20,7 +20,7 @@ func Decode(is4 bool, exprs []byte) (text string, ok bool) {
 	return string(d.text()), true
 }
 
-// A source is what an expression loaded into a register, for the comparison that follows.
+// A source is the value that an expression loads into a register for the next comparison.
 type source uint8
 
 const (
@@ -40,8 +40,8 @@ type decoder struct {
 	unknown bool
 
 	loaded source
-	bytes  uint32 // that were loaded
-	mask   []byte // nil: all of them
+	bytes  uint32 // the number of bytes loaded
+	mask   []byte // nil: all bits are compared
 
 	heads   [protocol + 1][]byte // -s, -d, -i, -o, -p, by source
 	proto   string
@@ -49,7 +49,7 @@ type decoder struct {
 	target  []byte // " -j …"
 }
 
-// text is the rule: what iptables' own options say first, as its programs print it.
+// text returns the rule's text. iptables' own options come first, as its programs print them.
 func (d *decoder) text() []byte {
 	var b []byte
 	for _, head := range d.heads {
@@ -90,8 +90,6 @@ func (d *decoder) expression(b []byte) error {
 		d.bitwise(&a)
 	case "cmp":
 		d.compare(&a)
-	case "range":
-		d.portRange(&a)
 	case "counter":
 	case "immediate":
 		d.verdict(&a)
@@ -103,7 +101,7 @@ func (d *decoder) expression(b []byte) error {
 	return nil
 }
 
-// attributes are those of an expression, by type.
+// attributes are an expression's attributes, by type.
 type attributes [9][]byte
 
 func (a *attributes) add(typ uint16, b []byte) error {
@@ -113,7 +111,7 @@ func (a *attributes) add(typ uint16, b []byte) error {
 	return nil
 }
 
-// number is an attribute's value; none is 0.
+// number returns an attribute's value, or 0 if it is missing.
 func (a *attributes) number(typ uint16) uint32 {
 	if len(a[typ]) != 4 {
 		return 0
@@ -121,9 +119,9 @@ func (a *attributes) number(typ uint16) uint32 {
 	return binary.BigEndian.Uint32(a[typ])
 }
 
-// value is what a nested attribute NFTA_DATA_VALUE holds.
+// value returns the nested attribute NFTA_DATA_VALUE, or nil if it is missing.
 func (a *attributes) value(typ uint16) (v []byte) {
-	_ = netlink.Attributes(a[typ], func(typ uint16, b []byte) error { // of what is cut off there is no value
+	_ = netlink.Attributes(a[typ], func(typ uint16, b []byte) error { // a truncated attribute has no value
 		if typ == unix.NFTA_DATA_VALUE {
 			v = b
 		}
@@ -132,13 +130,13 @@ func (a *attributes) value(typ uint16) (v []byte) {
 	return v
 }
 
-// load notes what the next comparison is about.
+// load records the value of the next comparison.
 func (d *decoder) load(s source, bytes uint32) {
 	d.unknown = d.unknown || s == nothing || d.loaded != nothing
 	d.loaded, d.bytes, d.mask = s, bytes, nil
 }
 
-// payload loads a part of the packet: an address or its beginning, or the port that it goes to.
+// payload loads a part of the packet: an address, the first bytes of an address, or the destination port.
 func (d *decoder) payload(a *attributes) {
 	base, offset, size := a.number(unix.NFTA_PAYLOAD_BASE), a.number(unix.NFTA_PAYLOAD_OFFSET), a.number(unix.NFTA_PAYLOAD_LEN)
 	from, to, full := uint32(8), uint32(24), uint32(16) // in the header of IPv6
@@ -157,7 +155,7 @@ func (d *decoder) payload(a *attributes) {
 	d.load(what, size)
 }
 
-// meta loads what the kernel knows about the packet.
+// meta loads a property of the packet.
 func (d *decoder) meta(a *attributes) {
 	switch a.number(unix.NFTA_META_KEY) {
 	case unix.NFT_META_IIFNAME:
@@ -176,7 +174,7 @@ func (d *decoder) meta(a *attributes) {
 // nftaBitwiseOp is NFTA_BITWISE_OP: 0 is a mask.
 const nftaBitwiseOp = 6
 
-// bitwise masks what was loaded.
+// bitwise masks the loaded value.
 func (d *decoder) bitwise(a *attributes) {
 	mask, xor := a.value(unix.NFTA_BITWISE_MASK), a.value(unix.NFTA_BITWISE_XOR)
 	d.unknown = d.unknown || d.loaded == nothing || d.mask != nil || uint32(len(mask)) != d.bytes ||
@@ -184,7 +182,7 @@ func (d *decoder) bitwise(a *attributes) {
 	d.mask = mask
 }
 
-// compare ends what a load began.
+// compare reads the comparison of the loaded value.
 func (d *decoder) compare(a *attributes) {
 	op, value, what := a.number(unix.NFTA_CMP_OP), a.value(unix.NFTA_CMP_DATA), d.loaded
 	d.loaded = nothing
@@ -208,7 +206,7 @@ func (d *decoder) compare(a *attributes) {
 	}
 }
 
-// zero reports whether all bytes are.
+// zero reports whether all bytes are zero.
 func zero(b []byte) bool {
 	for _, c := range b {
 		if c != 0 {

@@ -1,17 +1,16 @@
-// Package xtables runs the iptables programs, and reads what iptables-save prints and what
-// iptables-nft has written into nf_tables.
+// Package xtables runs the iptables programs, and reads rules: the output of iptables-save, and the expressions that
+// iptables-nft writes into nf_tables.
 //
 //	iptables-nft-save ── text ──→ Scan ──→ Line, Line, …     Words, Target of a rule
 //	                 text ──→ Restore ──→ iptables-nft-restore
 //	expressions of a rule in nf_tables ──→ Decode ──→ the same text, or "unknown"
 //
-// It hides which program there is for a variant and a family, how one is run, and the
-// syntax of iptables-save. It promises that text is read as a stream; that every program
-// ends with its context or after Deadline, and that what it printed as an error is in the
-// error; and that iptables-legacy is never asked where it would make the kernel load it.
-// What chains mean, its callers know; the names that kube-proxy gives to chains are here,
-// because both mode iptables, which writes them, and the takeover, which removes them, need
-// them.
+// It knows the program of each variant and family, how to run it, and the syntax of iptables-save. It promises:
 //
-// It is apart from datapath/iptables because package takeover must not depend on a mode.
+//   - Text is read as a stream.
+//   - Each program ends with its context, or after Deadline. An error has what the program printed as an error.
+//   - iptables-legacy-save does not run if it would make the kernel load iptables-legacy.
+//
+// The names that kube-proxy gives to chains are here, because two packages need them: mode iptables, which writes the
+// chains, and takeover, which removes them and must not depend on a mode. What chains mean, their callers know.
 package xtables

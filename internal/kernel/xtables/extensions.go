@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// Matches and targets of xtables: a name, a revision, and a struct of linux/netfilter/xt_*.h.
+// This file reads matches and targets of xtables: a name, a revision, and a struct of linux/netfilter/xt_*.h.
 
 // extension reads a match or a target.
 func (d *decoder) extension(isMatch bool, a *attributes) {
@@ -26,11 +26,10 @@ func (d *decoder) extension(isMatch bool, a *attributes) {
 	}
 }
 
-// A known is how to read one revision of a match or a target: the least size of its struct,
-// and a function that reports whether it knows all that it says.
+// A known reads one revision of a match or a target.
 type known struct {
-	size int
-	f    func(d *decoder, b []byte) bool
+	size int                             // the minimum size of the struct
+	f    func(d *decoder, b []byte) bool // reports whether it knows each bit of the struct
 }
 
 var native = binary.NativeEndian
@@ -65,33 +64,26 @@ func (d *decoder) comment(b []byte) bool {
 	return len(b) > 0
 }
 
-// ports reads two ranges of ports, as a match of a protocol has them: any of where packets come from.
+// ports reads the two port ranges of a protocol's match. It knows one destination port or all, and all source ports.
 func (d *decoder) ports(name string, from, to []byte) bool {
 	d.match(name)
 	first, last := native.Uint16(to), native.Uint16(to[2:])
 	if first != 0 || last != 0xffff {
-		d.portsTo(first, last)
+		d.portTo(false, first)
 	}
-	return native.Uint16(from) == 0 && native.Uint16(from[2:]) == 0xffff
-}
-
-// portsTo is the option for one port or a range.
-func (d *decoder) portsTo(first, last uint16) {
-	if d.portTo(false, first); first != last {
-		d.rangeTo(last)
-	}
+	return (first == last || first == 0 && last == 0xffff) && native.Uint16(from) == 0 && native.Uint16(from[2:]) == 0xffff
 }
 
 func (d *decoder) tcp(b []byte) bool { return d.ports("tcp", b, b[4:]) && zero(b[8:12]) } // option, flags
 func (d *decoder) udp(b []byte) bool { return d.ports("udp", b, b[4:]) && b[8] == 0 }
 
-// sctp reads struct xt_sctp_info: chunks are not known.
+// sctp reads struct xt_sctp_info. It does not know chunks.
 func (d *decoder) sctp(b []byte) bool {
 	d.match("sctp")
 	flags, first, last := native.Uint32(b[284:]), native.Uint16(b), native.Uint16(b[2:])
 	if flags == 2 { // XT_SCTP_DEST_PORTS
-		d.portsTo(first, last)
-		return native.Uint32(b[288:]) == 0
+		d.portTo(false, first)
+		return first == last && native.Uint32(b[288:]) == 0
 	}
 	return flags == 0 && zero(b[288:292])
 }
@@ -127,7 +119,7 @@ func (d *decoder) xtMark(name string, b []byte) bool {
 	return b[8] <= 1
 }
 
-// conntrack reads struct xt_conntrack_mtinfo3: only the state.
+// conntrack reads struct xt_conntrack_mtinfo3. It knows only the state.
 func (d *decoder) conntrack(b []byte) bool {
 	flags, inverted, state := native.Uint16(b[146:]), native.Uint16(b[148:]), native.Uint16(b[150:])
 	var names []string
@@ -147,17 +139,17 @@ func (d *decoder) setMark(b []byte) bool {
 	return true
 }
 
-// setConnmark reads the two revisions of struct xt_connmark_tginfo: the second can shift.
+// setConnmark reads both revisions of struct xt_connmark_tginfo. The second can shift.
 func (d *decoder) setConnmark(b []byte) bool {
 	d.setTarget(fmt.Sprintf(" -j CONNMARK --set-xmark 0x%x/0x%x", native.Uint32(b), native.Uint32(b[4:])))
 	return zero(b[12:min(len(b), 15)]) // XT_CONNMARK_SET
 }
 
-// masquerade reads the two structs that the families have.
+// masquerade reads the structs of both families.
 func (d *decoder) masquerade(b []byte) bool {
 	const randomFully = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
 	flags := native.Uint32(b)
-	if d.is4 { // the number of ranges comes first
+	if d.is4 { // the struct begins with the number of ranges
 		if flags != 1 || len(b) < 8 {
 			return false
 		}
@@ -171,7 +163,7 @@ func (d *decoder) masquerade(b []byte) bool {
 	return flags == 0 || flags == randomFully
 }
 
-// dnat reads struct nf_nat_range2: one address and one port.
+// dnat reads struct nf_nat_range2. It knows one address with one port.
 func (d *decoder) dnat(b []byte) bool {
 	const addressAndPort = 1<<0 | 1<<1 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED
 	size := 16

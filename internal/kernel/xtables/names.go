@@ -7,61 +7,59 @@ import (
 	"strings"
 )
 
-// Tables are those that iptables has.
+// Tables are iptables' tables.
 var Tables = []string{"raw", "mangle", "nat", "filter", "security"}
 
 // Chains of kube-proxy's mode iptables that do not depend on Services.
 const (
-	Services         = "KUBE-SERVICES"
-	NodePorts        = "KUBE-NODEPORTS"
-	Postrouting      = "KUBE-POSTROUTING"
-	MarkMasq         = "KUBE-MARK-MASQ"
-	ExternalServices = "KUBE-EXTERNAL-SERVICES"
-	Forward          = "KUBE-FORWARD"
-	Firewall         = "KUBE-PROXY-FIREWALL"
-	// Canary is a chain by which kube-proxy notices that its rules were flushed.
-	Canary = "KUBE-PROXY-CANARY"
+	KubeServices         = "KUBE-SERVICES"
+	KubeNodePorts        = "KUBE-NODEPORTS"
+	KubePostrouting      = "KUBE-POSTROUTING"
+	KubeMarkMasq         = "KUBE-MARK-MASQ"
+	KubeExternalServices = "KUBE-EXTERNAL-SERVICES"
+	KubeForward          = "KUBE-FORWARD"
+	KubeProxyFirewall    = "KUBE-PROXY-FIREWALL"
+	// KubeProxyCanary is a chain of kube-proxy. If it is missing, kube-proxy knows that its rules were flushed.
+	KubeProxyCanary = "KUBE-PROXY-CANARY"
 )
 
-// Beginnings of the names of chains of one Service port.
+// Prefixes of the names of chains of one Service port. kubeXLB is the prefix before Kubernetes 1.24 of KubeSVL.
 const (
-	ClusterPolicy = "KUBE-SVC-" // all endpoints
-	LocalPolicy   = "KUBE-SVL-" // those of this node
-	External      = "KUBE-EXT-" // traffic from outside
-	Sources       = "KUBE-FW-"  // loadBalancerSourceRanges
-	Endpoint      = "KUBE-SEP-" // one endpoint
-	oldLocal      = "KUBE-XLB-" // policy Local, before Kubernetes 1.24
+	KubeSVC = "KUBE-SVC-" // all endpoints
+	KubeSVL = "KUBE-SVL-" // endpoints of this node
+	KubeEXT = "KUBE-EXT-" // traffic from outside
+	KubeFW  = "KUBE-FW-"  // loadBalancerSourceRanges
+	KubeSEP = "KUBE-SEP-" // one endpoint
+	kubeXLB = "KUBE-XLB-"
 )
 
-// Settings is the chain in table nat that mode iptables alone writes: where it is, chains
-// with kube-proxy's names are ours.
-const Settings = "FAIRWAY"
+// FairwaySettings is a chain in table nat that only Fairway's mode iptables writes. If it exists, the chains with
+// kube-proxy's names are Fairway's.
+const FairwaySettings = "FAIRWAY"
 
-// fixed are the chains of Services that kube-proxy's mode iptables always has.
-var fixed = []string{Services, ExternalServices, NodePorts, Postrouting, MarkMasq, Forward, Firewall}
+// fixed are the chains that kube-proxy's mode iptables always has, except the canary.
+var fixed = []string{KubeServices, KubeExternalServices, KubeNodePorts, KubePostrouting, KubeMarkMasq, KubeForward, KubeProxyFirewall}
 
-// foreign are those of kube-proxy's that our mode iptables has no use for: its canary, and
-// the chains of its mode ipvs.
-var foreign = []string{
-	Canary, "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER",
+// onlyKubeProxys are chains of kube-proxy that Fairway's mode iptables does not use: the canary, and the chains of
+// kube-proxy's mode ipvs.
+var onlyKubeProxys = []string{
+	KubeProxyCanary, "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER",
 }
 
-// IsKubeProxys reports whether kube-proxy, in mode iptables or ipvs, gives this name to a
-// chain. Other programs' begin with KUBE- as well: the kubelet's (KUBE-KUBELET-CANARY,
-// KUBE-FIREWALL, KUBE-MARK-DROP), host ports of container runtimes (KUBE-HOSTPORTS,
-// KUBE-HP-…), kube-router's.
+// IsKubeProxys reports whether a chain has a name of kube-proxy, in mode iptables or ipvs. It is false for chains of
+// other programs that begin with KUBE-: of the kubelet (KUBE-KUBELET-CANARY, KUBE-FIREWALL, KUBE-MARK-DROP), of
+// container runtimes' host ports (KUBE-HOSTPORTS, KUBE-HP-…), and of kube-router.
 func IsKubeProxys(chain string) bool {
-	return slices.Contains(fixed, chain) || IsKubeProxysAlone(chain) || PerService(chain) || strings.HasPrefix(chain, oldLocal)
+	return slices.Contains(fixed, chain) || IsKubeProxysAlone(chain) || PerService(chain) || strings.HasPrefix(chain, kubeXLB)
 }
 
-// IsKubeProxysAlone reports whether kube-proxy gives this name to a chain, and our mode
-// iptables does not.
-func IsKubeProxysAlone(chain string) bool { return slices.Contains(foreign, chain) }
+// IsKubeProxysAlone reports whether a chain has a name of kube-proxy that Fairway's mode iptables does not use.
+func IsKubeProxysAlone(chain string) bool { return slices.Contains(onlyKubeProxys, chain) }
 
-// PerService reports whether a chain is one of a Service port or of an endpoint, as our mode
-// iptables has them too.
+// PerService reports whether a chain belongs to a Service port or to an endpoint, in kube-proxy's and in Fairway's mode
+// iptables.
 func PerService(chain string) bool {
-	for _, prefix := range [...]string{ClusterPolicy, LocalPolicy, External, Sources, Endpoint} {
+	for _, prefix := range [...]string{KubeSVC, KubeSVL, KubeEXT, KubeFW, KubeSEP} {
 		if strings.HasPrefix(chain, prefix) {
 			return true
 		}
@@ -69,9 +67,8 @@ func PerService(chain string) bool {
 	return false
 }
 
-// Hash is kube-proxy's, for the end of a chain's name. The parts are a Service port as
-// "namespace/name:port", the protocol in small letters and, of an endpoint's chain, its
-// address and port.
+// Hash is kube-proxy's hash, for the end of a chain's name. The parts are the Service port as "namespace/name:port",
+// the protocol in small letters and, for an endpoint's chain, the endpoint's address and port.
 func Hash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "")))
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]

@@ -12,9 +12,9 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// iptables' own options, which are expressions of nf_tables, and verdicts.
+// iptables-nft writes iptables' own options as expressions of nf_tables. This file reads them, and verdicts.
 
-// head sets an option of iptables' own. A rule has each once.
+// head sets one of iptables' own options. A rule has each option at most once.
 func (d *decoder) head(what source, not bool, option, value string) {
 	if d.heads[what] != nil {
 		d.unknown = true
@@ -27,7 +27,7 @@ func (d *decoder) head(what source, not bool, option, value string) {
 	d.heads[what] = append(append(append(append(b, ' '), option...), ' '), value...)
 }
 
-// address reads a comparison with an address or with the beginning of one.
+// address reads a comparison with an address or with the first bytes of an address.
 func (d *decoder) address(what source, not bool, value []byte) {
 	size := 16
 	if d.is4 {
@@ -38,7 +38,7 @@ func (d *decoder) address(what source, not bool, value []byte) {
 	if d.mask != nil {
 		var all int
 		length, all = net.IPMask(d.mask).Size()
-		known = all > 0 // it is ones, then zeros
+		known = all > 0 // the mask is ones, then zeros
 	}
 	if copy(full[:], value) != len(value) || len(value) > size || uint32(len(value)) != d.bytes || !known {
 		d.unknown = true
@@ -52,7 +52,7 @@ func (d *decoder) address(what source, not bool, value []byte) {
 	d.head(what, not, option, netip.PrefixFrom(addr, length).String())
 }
 
-// link reads a comparison with an interface's name, or with the beginning of one.
+// link reads a comparison with an interface's name, or with the first bytes of a name.
 func (d *decoder) link(what source, not bool, value []byte) {
 	name := string(netlink.Text(value))
 	if len(name) == len(value) {
@@ -71,7 +71,7 @@ func (d *decoder) link(what source, not bool, value []byte) {
 	d.head(what, not, option, name)
 }
 
-// protocols are the names of those that we know.
+// protocols are the names of the known protocols.
 var protocols = map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 
 func (d *decoder) protocol(not bool, value []byte) {
@@ -99,7 +99,7 @@ func (d *decoder) mark(not bool, value []byte) {
 	d.markMatch("mark", not, binary.NativeEndian.Uint32(value), mask)
 }
 
-// markMatch is the match of a mark: the packet's or the connection's.
+// markMatch adds the match of a mark: "mark" for the packet's, "connmark" for the connection's.
 func (d *decoder) markMatch(name string, not bool, mark, mask uint32) {
 	d.match(name)
 	if not {
@@ -111,7 +111,7 @@ func (d *decoder) markMatch(name string, not bool, mark, mask uint32) {
 	}
 }
 
-// port reads a comparison with the port that a packet goes to.
+// port reads a comparison with the destination port.
 func (d *decoder) port(not bool, value []byte) {
 	if len(value) != 2 || d.mask != nil || d.proto == "" || d.proto == "sctp" {
 		d.unknown = true
@@ -121,27 +121,7 @@ func (d *decoder) port(not bool, value []byte) {
 	d.portTo(not, binary.BigEndian.Uint16(value))
 }
 
-// Attributes of an expression "range" (linux/netfilter/nf_tables.h), which x/sys/unix lacks.
-const nftaRangeOp, nftaRangeFrom, nftaRangeTo = 2, 3, 4
-
-// portRange reads a comparison with a range of ports that a packet goes to.
-func (d *decoder) portRange(a *attributes) {
-	from, to, what := a.value(nftaRangeFrom), a.value(nftaRangeTo), d.loaded
-	d.loaded = nothing
-	if what != port || len(to) != 2 || a.number(nftaRangeOp) != 0 {
-		d.unknown = true
-		return
-	}
-	d.port(false, from)
-	d.rangeTo(binary.BigEndian.Uint16(to))
-}
-
-// rangeTo makes a port that was read the first of a range.
-func (d *decoder) rangeTo(last uint16) {
-	d.matches = strconv.AppendUint(append(d.matches, ':'), uint64(last), 10)
-}
-
-// portTo is the option of a match of a protocol.
+// portTo adds the option of a protocol's match.
 func (d *decoder) portTo(not bool, port uint16) {
 	if not {
 		d.matches = append(d.matches, " !"...)
@@ -159,7 +139,7 @@ const (
 	verdictReturn = -5
 )
 
-// verdict reads what becomes of the packet.
+// verdict reads the verdict on the packet.
 func (d *decoder) verdict(a *attributes) {
 	var chain []byte
 	code, there := int32(0), false
@@ -194,7 +174,7 @@ func (d *decoder) verdict(a *attributes) {
 	d.setTarget(to)
 }
 
-// setTarget notes the target; a rule has one.
+// setTarget records the target. A rule has at most one.
 func (d *decoder) setTarget(text string) {
 	d.unknown = d.unknown || text == "" || d.target != nil
 	d.target = []byte(text)

@@ -15,8 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/process"
 )
 
-// A Variant is one of the two sets of programs, each with its own rules in the kernel. The
-// zero value is none of them.
+// A Variant is one of the two sets of programs, each with its own rules in the kernel. The zero value is neither.
 type Variant uint8
 
 // The variants.
@@ -25,35 +24,34 @@ const (
 	Legacy
 )
 
-// String returns what the programs' names have: "nft", "legacy".
+// String returns the word in the programs' names: "nft" or "legacy".
 func (v Variant) String() string { return [...]string{"auto", "nft", "legacy"}[v] }
 
-// Program returns the name of a program: "ip6tables-nft-save", or without what "iptables-nft".
-func Program(v Variant, is4 bool, what string) string {
+// Program returns the name of a program: "ip6tables-nft-save" for the verb "save", "iptables-nft" without a verb.
+func Program(v Variant, is4 bool, verb string) string {
 	name := "ip6tables-" + v.String()
 	if is4 {
 		name = "iptables-" + v.String()
 	}
-	if what != "" {
-		name += "-" + what
+	if verb != "" {
+		name += "-" + verb
 	}
 	return name
 }
 
-// Deadline is how long one program may run. iptables-nft-save sorts chains by comparing
-// each with each, which takes minutes at 50,000 Services: what takes longer than this hangs.
+// Deadline is how long one program may run. iptables-nft-save takes minutes at 50,000 Services, because it compares
+// each chain with each other chain. A program that takes longer than Deadline hangs.
 const Deadline = 15 * time.Minute
 
-// idle is how long a program may use no CPU before it counts as hung: more than it waits for the
-// lock. It is long before the loop counts as hung, which would restart the agent.
+// idle is how long a program may use no CPU before it counts as hung. It is longer than lockWait, and much shorter than
+// the time after which the agent's loop counts as hung and the agent restarts.
 var idle = time.Minute
 
 // lockWait is how many seconds iptables waits for the lock that its programs share.
 const lockWait = "30"
 
-// Save reads all rules of a variant and a family and calls f for each line. Where the
-// kernel has no tables of iptables-legacy, there are no lines: to ask the program would
-// make the kernel load them.
+// Save reads all rules of a variant and a family and calls f for each line. If the kernel has no tables of
+// iptables-legacy, there are no lines: the program would make the kernel load the tables.
 func Save(ctx context.Context, v Variant, is4 bool, f func(Line)) error {
 	if v == Legacy {
 		if there, err := LegacyTables(is4); err != nil || !there {
@@ -63,21 +61,19 @@ func Save(ctx context.Context, v Variant, is4 bool, f func(Line)) error {
 	return run(ctx, nil, func(out io.Reader) error { return Scan(out, f) }, Program(v, is4, "save"))
 }
 
-// SaveChain calls f for the lines of one chain of a table. It is an error if there is none.
+// SaveChain calls f for each line of one chain. A missing chain is an error.
 func SaveChain(ctx context.Context, v Variant, is4 bool, table, chain string, f func(Line)) error {
 	head := strings.NewReader("*" + table + "\n")
 	read := func(out io.Reader) error { return Scan(io.MultiReader(head, out), f) }
 	return run(ctx, nil, read, Program(v, is4, ""), "-t", table, "-S", chain)
 }
 
-// Restore applies text, which has one transaction for each COMMIT, and leaves alone what
-// the text does not name.
+// Restore applies text. Each COMMIT ends a transaction. Chains that the text does not name stay as they are.
 func Restore(ctx context.Context, v Variant, is4 bool, text string) error {
 	return run(ctx, strings.NewReader(text), nil, Program(v, is4, "restore"), "--noflush", "-w", lockWait)
 }
 
-// LegacyTables reports whether the kernel has tables of iptables-legacy in this thread's
-// network namespace.
+// LegacyTables reports whether the network namespace of this thread has tables of iptables-legacy.
 func LegacyTables(is4 bool) (bool, error) {
 	file := "/proc/thread-self/net/ip6_tables_names"
 	if is4 {
@@ -85,7 +81,7 @@ func LegacyTables(is4 bool) (bool, error) {
 	}
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // a kernel without them
+		return false, nil // the kernel has no iptables-legacy
 	}
 	if err != nil {
 		return false, fmt.Errorf("list tables of iptables-legacy: %w", err)
@@ -93,7 +89,7 @@ func LegacyTables(is4 bool) (bool, error) {
 	return len(bytes.TrimSpace(text)) > 0, nil
 }
 
-// Installed reports by its error whether a program is not installed.
+// Installed returns an error if a program is not installed.
 func Installed(name string) error {
 	if _, err := exec.LookPath(name); err != nil {
 		return fmt.Errorf("find program: %w [apt-get install iptables]", err)
@@ -101,8 +97,7 @@ func Installed(name string) error {
 	return nil
 }
 
-// run runs a program in the network namespace of this thread. read, if not nil, gets what
-// it prints.
+// run runs a program in the network namespace of this thread. read may be nil; it gets the program's output.
 func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name string, args ...string) error {
 	if err := Installed(name); err != nil {
 		return err
@@ -113,7 +108,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	defer cancel(nil)
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = stdin
-	cmd.WaitDelay = time.Second // should a child of it keep a pipe open
+	cmd.WaitDelay = time.Second // a child of the program may keep a pipe open
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	var out io.Reader
@@ -130,7 +125,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	var readErr error
 	if read != nil {
 		if readErr = read(out); readErr != nil {
-			cancel(nil) // nothing reads on: the program must not wait for that
+			cancel(nil) // otherwise the program would wait until somebody reads its output
 		}
 	}
 	err := cmd.Wait()
@@ -139,7 +134,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 		return fmt.Errorf("run %s: %w", name, readErr)
 	case err == nil:
 		return nil
-	case ctx.Err() != nil: // else it would say only that the program was killed
+	case ctx.Err() != nil: // err says only that the program was killed
 		err = context.Cause(ctx)
 	}
 	if printed := strings.FieldsFunc(stderr.String(), func(r rune) bool { return r == '\n' }); len(printed) > 0 {
@@ -148,13 +143,13 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	return fmt.Errorf("run %s: %w [%s]", name, err, advice(err))
 }
 
-// errIdle ends a program that hangs.
+// errIdle is the reason for ending a program that hangs.
 var errIdle = errors.New("it does nothing")
 
-// watch ends a program that uses no CPU for too long, until ctx ends. One that would run and gets no
-// CPU is left alone.
+// watch ends a program that uses no CPU for too long. It returns when ctx ends. A program that waits for a CPU does not
+// count as idle.
 func watch(ctx context.Context, pid int, end context.CancelCauseFunc) {
-	const looks = 6 // until it counts as hung
+	const looks = 6 // without CPU use, until the program counts as hung
 	tick := time.NewTicker(idle / looks)
 	defer tick.Stop()
 	last, same := "", 0
@@ -174,7 +169,7 @@ func watch(ctx context.Context, pid int, end context.CancelCauseFunc) {
 	}
 }
 
-// advice says what may help against an error of a program.
+// advice returns what may help against an error of a program.
 func advice(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errIdle) {
 		return "the node is overloaded, another program keeps the lock of iptables, or the kernel hangs: see its log"

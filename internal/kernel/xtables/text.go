@@ -8,30 +8,29 @@ import (
 	"strings"
 )
 
-// A Line is one line of what iptables-save prints.
+// A Line is one line of iptables-save's output.
 type Line struct {
 	Kind  Kind
 	Table string // the table that the line belongs to
-	Chain string // of a Chain and a Rule
-	// Text is the policy of a Chain: "ACCEPT", or "-" of one that is not the kernel's own;
-	// of a Rule, what follows "-A CHAIN ".
+	Chain string // empty for a Table
+	// Text is the policy of a base chain ("ACCEPT"), "-" for other chains, and a rule's text behind "-A CHAIN ".
 	Text string
 }
 
 // A Kind says what a Line is.
 type Kind uint8
 
-// The kinds. Comments, "COMMIT" and lines that make no sense are none.
+// The kinds. Comments, "COMMIT" and unknown lines have no kind.
 const (
 	Table Kind = iota // "*nat"
 	Chain             // ":KUBE-SERVICES - [0:0]"
 	Rule              // "-A KUBE-SERVICES …"
 )
 
-// maxLine bounds a line: iptables' matches and targets take some kilobytes at most.
+// maxLine bounds a line, in bytes. iptables' matches and targets take some kilobytes at most.
 const maxLine = 1 << 20
 
-// Scan calls f for each line of text that iptables-save printed.
+// Scan calls f for each line of iptables-save's output.
 func Scan(r io.Reader, f func(Line)) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)
@@ -64,10 +63,10 @@ func Scan(r io.Reader, f func(Line)) error {
 // A Word is one word of a rule.
 type Word struct {
 	Text   string // without its quotes
-	Quoted bool   // it was quoted, as comments are: it is a value, and never an option
+	Quoted bool   // a quoted word is a value, never an option
 }
 
-// Words yields the words of a rule, as iptables-save prints them.
+// Words yields the words of a rule in iptables-save's output.
 func Words(rule string) iter.Seq[Word] {
 	return func(yield func(Word) bool) {
 		for rest := strings.TrimLeft(rule, " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
@@ -84,7 +83,7 @@ func Words(rule string) iter.Seq[Word] {
 	}
 }
 
-// unquote reads up to the closing quote, and returns what is behind it too.
+// unquote reads up to the closing quote. It returns the word and the text behind the quote.
 func unquote(text string) (word, rest string) {
 	end := strings.IndexAny(text, `"\`)
 	if end >= 0 && text[end] == '"' {
@@ -101,15 +100,14 @@ func unquote(text string) (word, rest string) {
 	return b.String(), text[min(i+1, len(text)):]
 }
 
-// Target returns the target of a rule: the chain that it jumps or goes to, or "DNAT"; empty
-// if it has none.
+// Target returns the target of a rule: a chain, or a word like "DNAT". It is empty if the rule has no target.
 func Target(rule string) string {
 	option := ""
 	for w := range Words(rule) {
 		switch option {
 		case "-j", "-g":
 			return w.Text
-		case "--comment": // it may say anything
+		case "--comment": // the text may look like an option
 			option = ""
 			continue
 		}
@@ -120,8 +118,7 @@ func Target(rule string) string {
 	return ""
 }
 
-// Quote puts a comment into quotes where iptables-save does: it prints only letters,
-// digits, "-" and "_" as they are.
+// Quote quotes a comment as iptables-save does. iptables-save does not quote a comment of letters, digits, "-" and "_".
 func Quote(s string) string {
 	plain := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'

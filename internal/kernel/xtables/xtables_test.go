@@ -74,7 +74,7 @@ func TestHash(t *testing.T) {
 	}{
 		{"NPX46M4PTMTKRN6Y", []string{"default/kubernetes:https", "tcp"}},
 		{"TCOU7JCQXEZGVUNU", []string{"kube-system/kube-dns:dns", "udp"}},
-		{"XPGD46QRK7WJZT7O", []string{"ns1/svc1:p80", "tcp"}}, // these four are of kube-proxy's own tests
+		{"XPGD46QRK7WJZT7O", []string{"ns1/svc1:p80", "tcp"}}, // kube-proxy's own tests have these four
 		{"SXIVWICOYRO3J4NJ", []string{"ns1/svc1:p80", "tcp", "10.180.0.1:80"}},
 		{"GNZBNJ2PO5MGZ6GT", []string{"ns2/svc2:p80", "tcp"}},
 		{"RS4RBKLTHTF2IUXJ", []string{"ns2/svc2:p80", "tcp", "10.180.0.2:80"}},
@@ -96,7 +96,7 @@ func TestKubeProxysNames(t *testing.T) {
 	}
 }
 
-// TestErrors: an error tells what the program printed, and its cause is in the chain.
+// TestErrors: an error has the program's output, and wraps its cause.
 func TestErrors(t *testing.T) {
 	testnet.Enter(t)
 	for _, v := range []Variant{NFT, Legacy} {
@@ -127,7 +127,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// FuzzScan: whatever is read, rules and chains have a table, and a rule's words are in it.
+// FuzzScan: from any text, rules and chains have a table, and the words of a rule are parts of its text.
 func FuzzScan(f *testing.F) {
 	f.Add(saved)
 	f.Add("*nat\n-A X -m comment --comment \"a\\")
@@ -152,7 +152,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// FuzzQuote: a quoted comment is one word, and says the same.
+// FuzzQuote: a quoted comment is one word with the comment's text.
 func FuzzQuote(f *testing.F) {
 	for _, s := range []string{"plain", "a b", `quo"te`, `back\slash`, "it's", `\"`, "-j X", "é"} {
 		f.Add(s)
@@ -168,8 +168,7 @@ func FuzzQuote(f *testing.F) {
 	})
 }
 
-// TestHungProgram: a program that does nothing is ended, and the error says what it waited for;
-// one that works is left alone, however long that takes.
+// TestHungProgram: an idle program is ended, and the error says why it waited. A working program may take any time.
 func TestHungProgram(t *testing.T) {
 	was := idle
 	idle = time.Second

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// withAffinity has a Service with affinity at a ClusterIP and a NodePort, on a node where pods have two
-// ranges and are known by their links too.
+// withAffinity returns a table with a Service with affinity at a ClusterIP and a NodePort, on a node with two ranges of
+// pods.
 func withAffinity() *service.Table {
 	s := settings()
 	s.Pods = append(s.Pods, netip.MustParsePrefix("10.245.0.0/16"))
@@ -25,8 +25,8 @@ func withAffinity() *service.Table {
 	return service.NewTable(s, append(e.Frontends, &port))
 }
 
-// TestLookupComesFirst: at no moment of an upgrade the program asks for clients without the rules that know
-// them: their next connections would go to other endpoints, and be noted there.
+// TestLookupComesFirst: at each moment of an upgrade, the chains that look clients up have rules if the program leads
+// to them. Otherwise known clients would go to other endpoints, and be recorded there.
 func TestLookupComesFirst(t *testing.T) {
 	testnet.Enter(t)
 	table, before := withAffinity(), open(t, NFT)

@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// other runs a command as another program does.
+// other runs a command that changes rules.
 func other(t testing.TB, command string) {
 	t.Helper()
 	f := strings.Fields(command)
@@ -22,7 +22,7 @@ func other(t testing.TB, command string) {
 // check is a Check that may read.
 func check(t testing.TB, d *Datapath) bool {
 	t.Helper()
-	d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{} // as if the last one was long ago
+	d.nextRead = time.Time{} // as if the last read was long ago
 	drift, err := d.Check(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -30,24 +30,16 @@ func check(t testing.TB, d *Datapath) bool {
 	return !drift.Any()
 }
 
-// A scene is a datapath that others disturb.
+// A scene is a datapath whose rules other programs change.
 type scene struct {
 	*testing.T
 	b *service.Builder
 	d *Datapath
 }
 
-// known checks that the handles are those that the datapath knows.
+// known checks that the datapath knows of no change by another program.
 func (t *scene) known(when string) {
 	t.Helper()
-	now, err := t.d.handleWatch.reader.everyHandle(t.Context(), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrong := now.differ(t.d.handleWatch.known)
-	if len(t.d.handleWatch.unverified) > 0 || len(now) < 20 || len(wrong) > 0 {
-		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.handleWatch.unverified)
-	}
 	if settled, err := t.d.helper.watch.Settled(t.Context()); err != nil || !settled {
 		t.Errorf("%s: settled %v (%v): not all of our transactions are counted", when, settled, err)
 	}
@@ -58,10 +50,8 @@ func (t *scene) step(when string, change func()) {
 	t.Helper()
 	change()
 	sync(t, t.d, t.b.Table(settings()))
-	for range 2 { // the first looks only where damage was
-		if !check(t, t.d) {
-			t.Errorf("%s: what was put right is taken for damage", when)
-		}
+	if !check(t, t.d) {
+		t.Errorf("%s: what was put right is taken for damage", when)
 	}
 	t.known(when)
 	held, err := open(t, NFT).Adopt(t.Context())
@@ -73,9 +63,9 @@ func (t *scene) step(when string, change func()) {
 	}
 }
 
-// TestHandles: with iptables-nft a change by another program is found by handles, whatever we
-// wrote before it, and is mended without reading everything.
-func TestHandles(t *testing.T) {
+// TestNotices: with iptables-nft Check finds another program's change by the kernel's count of changes, and reads the
+// rules once. The next Sync repairs the rules.
+func TestNotices(t *testing.T) {
 	testnet.Enter(t)
 	s := &scene{t, cluster(5), open(t, NFT)}
 	s.step("the first Sync", func() {})
@@ -83,12 +73,12 @@ func TestHandles(t *testing.T) {
 	s.step("a Service more", func() { s.b.Set(numbered(7, 2)) })
 	s.step("a Service less", func() { s.b.Delete(numbered(1, 2).Name) })
 	s.step("many", func() {
-		for i := range manyChains {
+		for i := range 50 {
 			s.b.Set(numbered(100+i, 1))
 		}
 	})
 	s.step("many, whose chains have as many rules as before", func() {
-		for i := range manyChains {
+		for i := range 50 {
 			e, other := numbered(100+i, 1), numbered(300+i, 1)
 			for k, f := range e.Frontends {
 				f.Internal, f.External = other.Frontends[k].Internal, other.Frontends[k].External
@@ -110,8 +100,12 @@ func TestHandles(t *testing.T) {
 	damage := "iptables-nft -t nat -D KUBE-SERVICES 2"
 	for _, more := range []func(){func() {}, func() { s.b.Set(numbered(8, 2)) }, func() { s.b.Set(numbered(9, 2)); s.b.Set(numbered(3, 1)) }} {
 		other(t, damage)
-		if check(t, s.d) || s.d.table == nil || s.d.handleWatch.repair == nil {
-			t.Errorf("after %s: not found by handles", damage)
+		read := s.d.reader.Tables
+		if check(t, s.d) || s.d.repair == nil {
+			t.Errorf("after %s: not found", damage)
+		}
+		if n := s.d.reader.Tables - read; n != 4 {
+			t.Errorf("after %s: %d tables were read, want nat and filter of two families", damage, n)
 		}
 		s.step("after "+damage, more)
 	}
@@ -124,29 +118,4 @@ func TestHandles(t *testing.T) {
 		t.Error("damage before a Sync is taken for its work")
 	}
 	s.step("damage before a Sync", func() {})
-}
-
-// TestQuickLook: between two readings of all handles, rules more or less are found by how
-// often chains are used.
-func TestQuickLook(t *testing.T) {
-	testnet.Enter(t)
-	s := &scene{t, cluster(5), open(t, NFT)}
-	s.step("the first Sync", func() {})
-	for _, command := range []string{"-D KUBE-SERVICES 2", "-I KUBE-MARK-MASQ -j RETURN", "-F KUBE-SERVICES", "-D OUTPUT 1"} {
-		other(t, "iptables-nft -t nat "+command)
-		s.d.handleWatch.nextDeep = time.Now().Add(time.Hour) // not all handles are read
-		if drift, err := s.d.Check(t.Context()); err != nil || !drift.Any() {
-			t.Errorf("%s: with a quick look: drift %+v, error %v", command, drift, err)
-		}
-		s.step(command, func() {})
-	}
-	other(t, "iptables-nft -t nat -R KUBE-MARK-MASQ 1 -j RETURN")
-	s.d.handleWatch.nextDeep = time.Now().Add(time.Hour)
-	if drift, err := s.d.Check(t.Context()); err != nil || drift.Any() {
-		t.Errorf("a replaced rule: with a quick look: drift %+v, error %v", drift, err)
-	}
-	if check(t, s.d) {
-		t.Error("a replaced rule is not found later either")
-	}
-	s.step("a replaced rule", func() {})
 }
