@@ -1,20 +1,20 @@
-// Package checksum has the checksum of the Internet's headers (RFC 1071), for the few packets that we write by hand.
+// Package checksum computes the Internet checksum (RFC 1071), for the few packets that Fairway builds itself.
 //
-//	TCP, UDP, ICMPv6 ──→ Transport: with the addresses
+//	TCP, UDP, ICMPv6 ──→ Transport, which includes the addresses
 //	IPv4, ICMP       ──→ Of
 //
-// It promises that the checksum of what has its own checksum in it is 0.
+// The checksum of bytes that contain their own checksum is 0.
 package checksum
 
 import "net/netip"
 
-// Of returns the checksum of bytes. Its field in them is 0.
+// Of returns the checksum of b. The caller sets the checksum field in b to 0 before.
 func Of(b []byte) uint16 { return fold(sum(b)) }
 
-// Transport returns the checksum of a TCP segment, a UDP datagram or an ICMPv6 message, over the pseudo header
-// too. proto is the number that the IP header has.
-func Transport(from, to netip.Addr, proto uint8, b []byte) uint16 {
-	return fold(uint64(proto) + uint64(len(b)) + sum(from.AsSlice()) + sum(to.AsSlice()) + sum(b))
+// Transport returns the checksum of a TCP segment, a UDP datagram or an ICMPv6 message. It includes the pseudo header.
+// proto is the protocol number in the IP header.
+func Transport(src, dst netip.Addr, proto uint8, b []byte) uint16 {
+	return fold(uint64(proto) + uint64(len(b)) + sum(src.AsSlice()) + sum(dst.AsSlice()) + sum(b))
 }
 
 // sum adds up words of 16 bits. A last odd byte is the upper half of a word.
@@ -28,6 +28,7 @@ func sum(b []byte) (total uint64) {
 	return total
 }
 
+// fold adds the carries of a sum and returns its complement.
 func fold(sum uint64) uint16 {
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff

@@ -9,10 +9,10 @@ import (
 
 const attributeHeader = 4
 
-// attributeType leaves out the flags of an attribute's type.
+// attributeType has the bits of an attribute's type without flags.
 const attributeType = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 
-// Attributes calls f for each attribute in b, until the first error. It copies nothing.
+// Attributes calls f for each attribute in b until the first error. f gets slices of b, not copies.
 func Attributes(b []byte, f func(typ uint16, b []byte) error) error {
 	for len(b) > 0 {
 		if len(b) < attributeHeader {
@@ -30,7 +30,7 @@ func Attributes(b []byte, f func(typ uint16, b []byte) error) error {
 	return nil
 }
 
-// AppendText appends an attribute with a text, which ends with a zero.
+// AppendText appends an attribute with a text and a final zero byte.
 func AppendText(b []byte, typ uint16, text string) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(attributeHeader+len(text)+1))
 	b = append(binary.NativeEndian.AppendUint16(b, typ), text...)
@@ -41,7 +41,7 @@ func AppendText(b []byte, typ uint16, text string) []byte {
 	return b
 }
 
-// Append appends an attribute with content of any kind, other attributes too.
+// Append appends an attribute. content may have attributes itself.
 func Append(b []byte, typ uint16, content []byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(attributeHeader+len(content)))
 	b = append(binary.NativeEndian.AppendUint16(b, typ), content...)
@@ -51,7 +51,7 @@ func Append(b []byte, typ uint16, content []byte) []byte {
 	return b
 }
 
-// Text is a text attribute without its zero.
+// Text returns the content of a text attribute without the final zero byte.
 func Text(b []byte) []byte {
 	if len(b) > 0 && b[len(b)-1] == 0 {
 		return b[:len(b)-1]

@@ -10,29 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Conn asks questions, many small ones or one with a large answer, without a copy of what
-// the kernel sends. It works in the network namespace of the thread that opened it, and
-// belongs to one goroutine.
+// A Conn sends requests to the kernel and reads the answers, without copying them. It works in the network namespace of
+// the thread that opened it. Only one goroutine may use it.
 //
-// Its socket blocks. With one that Go's poller watches, as mdlayher/netlink's, each answer
-// wakes the poller's thread: 10,000 small questions took six times as long.
+// Its socket blocks. Go's poller watches the sockets of mdlayher/netlink, and each answer wakes the thread of the poller:
+// 10,000 small requests took six times as long.
 type Conn struct {
 	fd  int
 	buf []byte
 	seq uint32
 }
 
-// Sizes in bytes: of what a message and an attribute begin with, and of what is read at
-// once, which is the kernel's maximum. To send the next piece of a dump the kernel walks
-// from its start, so that a dump in small pieces grows with the square: 50,000 Services
-// took 2.5 s in pages of 4 KiB.
-const (
-	messageHeader = unix.NLMSG_HDRLEN
-	bufferSize    = 32 << 10
-)
+const messageHeader = unix.NLMSG_HDRLEN
 
-// lookUp is how often a Conn that waits looks whether its context has ended.
-const lookUp = 100 * time.Millisecond
+// bufferSize is the size of the buffer for answers: the largest page of a dump that the kernel sends. For each page the
+// kernel walks the objects from the start, so the time of a dump in small pages grows with the square of its size. 50,000
+// Services took 2.5 s in pages of 4 KiB.
+const bufferSize = 32 << 10
+
+// checkInterval is how often a waiting Conn checks whether its context has ended.
+const checkInterval = 100 * time.Millisecond
 
 // Dial opens a socket of a netlink protocol, unix.NETLINK_….
 func Dial(protocol int) (*Conn, error) {
@@ -40,7 +37,7 @@ func Dial(protocol int) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	wait := unix.NsecToTimeval(lookUp.Nanoseconds())
+	wait := unix.NsecToTimeval(checkInterval.Nanoseconds())
 	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
 	if err != nil {
@@ -52,17 +49,18 @@ func Dial(protocol int) (*Conn, error) {
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// Ask sends one message and calls f with the body of each answer, which is valid until f
-// returns. Flags are added to NLM_F_REQUEST: NLM_F_DUMP, or none for one answer. It
-// reports whether a change came while the kernel answered: then it may have missed something.
-// After an error, but for one of the kernel's (an unix.Errno), answers may be left unread,
-// and the Conn is of no more use.
+// Ask sends one request, and calls f with the body of each answer. The body is valid until f returns. flags is NLM_F_DUMP,
+// or 0 for one answer. interrupted says that the kernel's objects changed during a dump, so that the dump may be
+// incomplete.
+//
+// An error from the kernel is an unix.Errno. After any other error the caller closes the Conn, because it may hold unread
+// answers.
 func (c *Conn) Ask(ctx context.Context, typ, flags uint16, body []byte, f func(body []byte) error) (interrupted bool, err error) {
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
 	if c.seq++; flags == 0 {
-		flags = unix.NLM_F_ACK // or the end of the answer could not be seen
+		flags = unix.NLM_F_ACK // the acknowledgement ends the answer
 	}
 	e := binary.NativeEndian
 	msg := e.AppendUint32(make([]byte, 0, messageHeader+len(body)), uint32(messageHeader+len(body)))
@@ -74,29 +72,29 @@ func (c *Conn) Ask(ctx context.Context, typ, flags uint16, body []byte, f func(b
 		return false, err
 	}
 	limit := time.Now().Add(Limit)
-	_, own := ctx.Deadline()
+	_, hasDeadline := ctx.Deadline()
 	for {
 		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
 		switch {
-		case errors.Is(err, unix.EAGAIN) && (own || time.Now().Before(limit)), errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN) && (hasDeadline || time.Now().Before(limit)), errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
 			return false, errLimit
 		case err != nil:
 			return false, err
 		}
-		torn, done, err := parseAnswers(c.buf[:n], c.seq, f)
-		if interrupted = interrupted || torn; done || err != nil {
+		changed, done, err := parseAnswers(c.buf[:n], c.seq, f)
+		if interrupted = interrupted || changed; done || err != nil {
 			return interrupted, err
 		}
 	}
 }
 
-// parseAnswers reads one datagram: it calls f for the bodies of the answers to seq, and
-// reports whether they are complete.
+// parseAnswers reads one datagram, and calls f with the body of each answer to the request seq. done says that the answer
+// is complete.
 func parseAnswers(b []byte, seq uint32, f func([]byte) error) (interrupted, done bool, err error) {
 	e := binary.NativeEndian
 	for len(b) >= messageHeader {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Family returns the number of a family of generic netlink. The kernel loads its module for the question,
-// if it may. The error is unix.ENOENT where there is none.
+// Family returns the number of a family of generic netlink. The request makes the kernel load the family's module if that
+// is allowed. The error is unix.ENOENT if there is no such family.
 func Family(ctx context.Context, name string) (number uint16, err error) {
 	c, err := Dial(unix.NETLINK_GENERIC)
 	if err != nil {
@@ -27,12 +27,12 @@ func Family(ctx context.Context, name string) (number uint16, err error) {
 		})
 	})
 	if err == nil && number == 0 {
-		err = errors.New("it has no number")
+		err = errors.New("the kernel sent no number")
 	}
 	return number, err
 }
 
-// GenericAttributes is Attributes behind the header of generic netlink.
+// GenericAttributes is Attributes for b with a header of generic netlink.
 func GenericAttributes(b []byte, f func(typ uint16, b []byte) error) error {
 	const header = unix.GENL_HDRLEN
 	if len(b) < header {

@@ -1,16 +1,17 @@
-// Package netlink talks to the kernel over netlink, and bounds the time that it may take to
-// answer.
+// Package netlink exchanges messages with the kernel over netlink, within a limited time.
 //
-//	caller ── ctx ──→ Conn.Ask ─ message ─→ kernel; f is called for each answer
+//	caller ── ctx ──→ Conn.Ask ─ request ─→ kernel; f is called for each answer
 //	caller ── ctx ──→ Within ── deadline on a socket of mdlayher/netlink ──→ f: send, receive …
 //
-// It hides how a socket's deadlines follow a context, and how messages and attributes lie
-// in a datagram. It promises that a question ends soon after its context, or after Limit if
-// the context has no deadline, that no answer makes it read beyond its bytes, and that the
-// deadline is gone when Within returns.
+// It encapsulates the format of messages and attributes, and the deadlines of sockets.
 //
-// One system call is not interrupted: the kernel applies a whole batch of changes before
-// the call that sends it returns.
+// It promises:
+//   - A request ends soon after its context, or after Limit if the context has no deadline.
+//   - No answer makes it read beyond the bytes of the answer.
+//   - When Within returns, the socket has no deadline.
+//
+// One system call is never interrupted: the call that sends a batch of changes returns only after the kernel has applied
+// the whole batch.
 package netlink
 
 import (
@@ -19,16 +20,15 @@ import (
 	"time"
 )
 
-// Limit is how long one exchange with the kernel, or one run of a program that makes it,
-// may take if its context has no deadline. It is long: an idle kernel answers in
-// milliseconds, a loaded one reads or writes 50,000 Services in a few seconds.
+// Limit is the longest time for one exchange with the kernel, or for one run of a program such as nft, if the context has
+// no deadline. An idle kernel answers in milliseconds. A loaded kernel reads or writes 50,000 Services in a few seconds.
 const Limit = time.Minute
 
-// errLimit is why a context of Bounded ended.
+// errLimit is the cause when the limit of Bounded ends a context.
 var errLimit = fmt.Errorf("no answer within %v: %w", Limit, context.DeadlineExceeded)
 
-// Bounded returns ctx, or one that ends after Limit if ctx has no deadline. The caller
-// calls cancel when it is done.
+// Bounded returns ctx if ctx has a deadline, or else a context that ends after Limit. The caller must call cancel in the
+// end.
 func Bounded(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -36,14 +36,13 @@ func Bounded(ctx context.Context) (bounded context.Context, cancel context.Cance
 	return context.WithTimeoutCause(ctx, Limit, errLimit)
 }
 
-// A Deadliner is a socket with deadlines: a *netlink.Conn of mdlayher/netlink.
+// A Deadliner is a socket with deadlines, for example a *netlink.Conn of mdlayher/netlink.
 type Deadliner interface {
 	SetDeadline(t time.Time) error
 }
 
-// Within calls f, which works on c. If f fails because ctx has ended, or because Limit is
-// over, the error is the context's; what f left unread on c is still there, so the caller
-// closes c.
+// Within calls f, which uses c. If f fails because ctx has ended or Limit is over, Within returns the cause of the context.
+// After an error the caller closes c, because c may hold unread answers.
 func Within(ctx context.Context, c Deadliner, f func() error) error {
 	ctx, cancel := Bounded(ctx)
 	defer cancel()
@@ -56,11 +55,11 @@ func Within(ctx context.Context, c Deadliner, f func() error) error {
 	expired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(expired)
-		_ = c.SetDeadline(time.Unix(1, 0)) // a socket that is closed fails by itself
+		_ = c.SetDeadline(time.Unix(1, 0)) // an error means that c is closed, and f fails anyway
 	})
 	err := f()
 	if !stop() {
-		<-expired // or it would hit the next call on c
+		<-expired // otherwise the deadline could hit the next call on c
 		if err != nil {
 			return context.Cause(ctx)
 		}

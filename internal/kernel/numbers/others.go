@@ -12,11 +12,10 @@ import (
 //go:embed others.txt
 var othersText string
 
-// Others are the numbers in others.txt: the defaults of programs that are found on nodes, in the node's own
-// network namespace.
+// Others returns the numbers in others.txt: the defaults of programs that run in the network namespace of nodes.
 func Others() ([]Number, error) { return parseOthers(othersText) }
 
-// columns divides a line of others.txt, which has two blanks or more between columns.
+// columns matches a line of others.txt. Two blanks or more separate its columns.
 var columns = regexp.MustCompile(`^  (\w+)(?:-(\w+))?(?:/(\w+))? {2,}(.*?\S) {2,}(\S.*)$`)
 
 func parseOthers(text string) (all []Number, err error) {

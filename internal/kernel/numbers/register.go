@@ -1,9 +1,9 @@
 package numbers
 
-// A Space is what a number is one of.
+// A Space is a kind of number. Only numbers of the same kind can conflict.
 type Space int
 
-// The spaces, in the order of the docs. Marks are compared bit by bit, the rest as ranges.
+// The spaces in the order of docs/numbers.md. Marks are compared bit by bit, other numbers as ranges.
 const (
 	PacketMark Space = iota
 	ConnMark
@@ -23,18 +23,18 @@ var spaceNames = [...]string{
 
 func (s Space) String() string { return spaceNames[s] }
 
-// bits reports whether the space's numbers are bits: they overlap where a bit is in both.
+// bits reports whether numbers of the space are bit masks.
 func (s Space) bits() bool { return s == PacketMark || s == ConnMark }
 
-// A Number is a number, or a range up to and with To, or the value of some bits of a mark.
+// A Number is a number, a range of numbers, or the value of some bits of a mark.
 type Number struct {
 	Space Space
 	From  uint32
-	To    uint32 // of a range; 0: one number only
-	Mask  uint32 // of a mark: the bits that are compared; 0: those of From
-	Owner string // a program, of one of Others
-	For   string // what it is for
-	// Shared says, of one of ours, why others may have it too; empty: they may not.
+	To    uint32 // the last number of a range; 0: one number only
+	Mask  uint32 // for marks: the bits that the owner tests; 0: the bits of From
+	Owner string // the program that uses the number; "": Fairway
+	For   string // the purpose
+	// Shared says why another program may use a number of Fairway too; "": no other program may.
 	Shared string
 }
 
@@ -47,9 +47,8 @@ func (n Number) mask() uint32 {
 	return n.Mask
 }
 
-// overlaps reports whether something can be both n and o. Marks are different if a bit
-// that both compare has two values; two single bits are, because each leaves the other
-// alone.
+// overlaps reports whether a value can be both n and o. Two marks overlap if they test common bits and expect the same
+// value of them. Two marks without common bits do not overlap: each leaves the bits of the other alone.
 func (n Number) overlaps(o Number) bool {
 	switch {
 	case n.Space != o.Space:
@@ -61,7 +60,7 @@ func (n Number) overlaps(o Number) bool {
 	return n.From <= o.last() && o.From <= n.last()
 }
 
-// Ours are Fairway's.
+// Ours has the numbers of Fairway.
 var Ours = []Number{
 	{Space: PacketMark, From: MarkMasquerade, For: "masquerade (`--nftables-masquerade-bit`, `iptables.masqueradeBit`)", Shared: "it is kube-proxy's and means the same"},
 	{Space: PacketMark, From: MarkUserspace, For: "mode userspace: leads a packet to a socket of the agent"},
@@ -100,19 +99,19 @@ var Ours = []Number{
 	{Space: UDPPort, From: PortWireGuard, For: "`--pod-network wireguard`: encrypted packets between nodes"},
 }
 
-// A Table is one of nf_tables' that we make, of family inet if nothing else is said.
+// A Table is a table of nf_tables that Fairway makes. Its family is inet, unless For names another.
 type Table struct {
 	Name, For string
 	Hooks     []Hook
 }
 
-// A Hook is where one of our tables sees packets.
+// A Hook is a base chain of a table.
 type Hook struct {
 	Type, Hook string
 	Priority   int
 }
 
-// Tables are all.
+// Tables has all tables of Fairway.
 var Tables = []Table{
 	{TableNFTables, "mode nftables: Services", []Hook{
 		{"nat", "prerouting", -100}, {"nat", "output", -100}, {"filter", "forward", 0}, {"nat", "postrouting", 100},

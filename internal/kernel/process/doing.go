@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Doing says what a process is doing, for the error when it is killed because it does not end:
-// whether it runs, waits or is stopped, and in which function of the kernel, called from which
-// system call with which arguments. Empty: it is gone, or /proc does not tell us.
+// Doing describes the present activity of a process, for the error when it does not end and is killed. The description has
+// the state, the kernel function in which the process waits, and the system call with its arguments. Doing returns "" if
+// the process has ended or /proc has no information.
 func Doing(pid int) string {
 	fields := stat(pid)
 	if fields == nil {
@@ -21,10 +21,10 @@ func Doing(pid int) string {
 	return fmt.Sprintf("state %s, waits in %q, system call %q", fields[0], read("wchan"), read("syscall"))
 }
 
-// Spent says how much CPU time a process has used, in words that change as it uses more, and
-// whether it runs or would if it got a CPU. Both are empty and false if it is gone.
-func Spent(pid int) (cpu string, runs bool) {
-	const user, kernel = 11, 12 // of the fields that follow the name
+// Spent returns the CPU time that a process has used, as a text that changes when the time grows. runnable says that the
+// process runs or waits for a CPU. If the process has ended, Spent returns "" and false.
+func Spent(pid int) (cpu string, runnable bool) {
+	const user, kernel = 11, 12 // indexes in the fields of stat
 	fields := stat(pid)
 	if len(fields) <= kernel {
 		return "", false
@@ -32,7 +32,7 @@ func Spent(pid int) (cpu string, runs bool) {
 	return fields[user] + " " + fields[kernel], fields[0] == "R"
 }
 
-// stat returns the fields of a process in /proc that follow its name; nil: it is gone.
+// stat returns the fields of /proc/PID/stat behind the name, or nil if the process has ended.
 func stat(pid int) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, ok := strings.Cut(string(text), ") ") // PID (NAME) STATE …

@@ -1,10 +1,9 @@
-// Package process says what a process does, and gives back what this one no longer needs of its
-// memory.
+// Package process describes child processes for errors, and reduces the memory of this process.
 //
-//	/proc/PID/stat, wchan, syscall ─→ Doing, Spent      (for the errors about child processes)
+//	/proc/PID/stat, wchan, syscall ─→ Doing, Spent
 //	/proc/self/smaps ─→ ReleaseProgram ─→ madvise(2)
 //
-// It hides the files of /proc. It promises that nothing it does can change what a program does.
+// It encapsulates the files of /proc. It promises that no function changes the behaviour of a program.
 package process
 
 import (
@@ -18,10 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseProgram unmaps the pages of the program's own file from this process. Those that are used
-// again the kernel maps again, from the page cache. A start runs what each package does at its start,
-// which needs two thirds of a file of 80 MB, once; as long as these pages are mapped they count as the
-// process' memory, and the kernel takes them back last.
+// ReleaseProgram unmaps the pages of the program's own file from this process. The kernel maps a page again, from the page
+// cache, when the program uses it.
+//
+// At the start of the program the initialization of all packages uses most of the file once. Mapped pages count as memory
+// of the process, and the kernel reclaims them last. With ReleaseProgram an agent has about a fifth less resident memory.
 func ReleaseProgram() error {
 	file, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -40,12 +40,12 @@ func ReleaseProgram() error {
 	return errors.Join(failed...)
 }
 
-// A mapping is a range of addresses.
+// A mapping is a range of addresses. It excludes to.
 type mapping struct{ from, to uintptr }
 
-// releasable returns the mappings of a file in smaps, proc_pid_smaps(5), whose pages are the file's:
-// those that nobody may write, and of which no page is a copy. A linker may have written to what is
-// read-only afterwards, and a debugger to code: that would be lost.
+// releasable returns the mappings of a file in smaps, proc_pid_smaps(5), that are read-only and have only pages of the
+// file. A mapping with anonymous pages is left out, because a linker or a debugger has written to it: madvise would lose
+// these changes.
 func releasable(smaps []byte, file string) (all []mapping) {
 	var m mapping
 	ours := false
