@@ -21,9 +21,9 @@ import (
 )
 
 // Session affinity: a Service port with affinity gets affinity IDs. Frontends of the port share an ID if they have the
-// same family and the same endpoints: all endpoints of the cluster, or those of this node only. In the packet's priority
-// the affinity ID replaces the verdict ID. Eight of its bits are the index of the affinity's duration. The hash of a
-// client's address selects one of a limited number of buckets of the ID:
+// same family and the same endpoints: all endpoints of the cluster, or those of this node only. In the packet's
+// priority the affinity ID replaces the verdict ID. Eight of its bits are the index of the affinity's duration. The
+// hash of a client's address selects one of a limited number of buckets of the ID:
 //
 //	lb-random-3-affinity:  priority = affinity-ids4[frontend]
 //	                       dnat to affinity-buckets4[ID . bucket], else to a random endpoint
@@ -40,11 +40,11 @@ import (
 // comes. All clients of a bucket share its endpoint. So a client always has a bucket, no client evicts another one, and
 // each Service uses only its share of the map.
 //
-// Entries that lead to a removed endpoint are deleted after the change. Packets in flight may add such entries again, so
-// the next Check deletes them once more. docs/decisions/0013-affinity-is-bounded.md has the reasons.
+// Entries that lead to a removed endpoint are deleted after the change. Packets in flight may add such entries again,
+// so the next Check deletes them once more. docs/decisions/0013-affinity-is-bounded.md has the reasons.
 
-// An affinityID is a number in a range that no other packet priority uses: its highest four bits are b (hexadecimal). In
-// a packet's priority the next eight bits hold the duration, which is not part of the ID.
+// An affinityID is a number in a range that no other packet priority uses: its highest four bits are b (hexadecimal).
+// In a packet's priority the next eight bits hold the duration, which is not part of the ID.
 type affinityID uint32
 
 const (
@@ -62,8 +62,8 @@ const affinityFew affinityID = 1 << 19
 // Few implements nftset.BucketNumber.
 func (i affinityID) Few() bool { return i&affinityFew != 0 }
 
-// unanswered is the lifetime of an entry before the connection's first answer. It is long enough for the slowest answer,
-// and for connections that a client opens at the same time.
+// unanswered is the lifetime of an entry before the connection's first answer. It is long enough for the slowest
+// answer, and for connections that a client opens at the same time.
 const unanswered = time.Minute
 
 // An affinityOwner is a Service and a family. Its number of IDs decides which IDs have few buckets.

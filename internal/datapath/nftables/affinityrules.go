@@ -31,7 +31,7 @@ func affinityUpdateChain(seconds uint32, confirmed bool) string {
 	return name
 }
 
-// affinityHook returns the rules of a hook. The first finds new connections, whose endpoint must be recorded. The second
+// affinityHook returns the rules of a hook. The first finds new connections, to record their endpoints. The second
 // finds the answers that confirm an endpoint: the SYN ACK of TCP, or the first packets of other protocols. After more
 // packets conntrack calls the connection assured.
 //
@@ -111,15 +111,15 @@ func delAffinityHooks(t *nft.Table, c *nftables.Conn) {
 	}
 }
 
-// affinityUpdate returns the rules of a chain that records a client's endpoint: for the first packet of a connection, or
-// for the first answer if confirmed is set.
+// affinityUpdate returns the rules of a chain that records a client's endpoint: for the first packet of a connection,
+// or for the first answer if confirmed is set.
 //
 //	meta priority & 0x80000 == 0 add @affinity-buckets4 { (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 timeout 1m : ip daddr . th dport }
 //	(the same for IDs with few buckets, and for ip6)
 //	update @affinity-pending { ct id timeout 1m : meta priority }
 //
-// The client is the destination of an answer. An answer renews the entry, and ends the entry in affinity-pending. A first
-// packet only adds an entry, because it must not shorten the life of a confirmed one.
+// The client is the destination of an answer. An answer renews the entry, and ends the entry in affinity-pending. A
+// first packet only adds an entry, because it must not shorten the life of a confirmed one.
 func affinityUpdate(seconds uint32, confirmed bool) (rules [][]expr.Any) {
 	const data = firstReg + 8
 	lifetime, operation, pending := min(unanswered, time.Duration(seconds)*time.Second), uint32(unix.NFT_DYNSET_OP_ADD), unanswered
@@ -147,7 +147,7 @@ func affinityUpdate(seconds uint32, confirmed bool) (rules [][]expr.Any) {
 }
 
 // bucket returns the expressions that load the key of a client's bucket: the ID, and the hash of the client's address.
-// They match only IDs whose bit affinityFew is equal to few. client is the offset of the address in the network header.
+// They match only IDs with bit affinityFew equal to few. client is the offset of the address in the network header.
 func (f family) bucket(few affinityID, client uint32) []expr.Any {
 	match := append(f.family(),
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
@@ -203,8 +203,8 @@ func loadAffinityID() []expr.Any {
 
 func affinityData(i affinityID) []byte { return nftset.Number(uint32(i)) }
 
-// affinityID returns the expressions that set the packet's priority to the affinity ID of the frontend whose key is
-// loaded. They use register reg.
+// affinityID returns the expressions that set the packet's priority to the affinity ID of a frontend. The frontend's
+// key is loaded before. They use register reg.
 func (f family) affinityID(v verdictID, reg uint32) []expr.Any {
 	from := affinityIDSet(v&verdictNodePort != 0, v&verdictExternal != 0)
 	return []expr.Any{
@@ -213,9 +213,9 @@ func (f family) affinityID(v verdictID, reg uint32) []expr.Any {
 	}
 }
 
-// affinityLookup returns the rules that look up a client's endpoint. For each family one rule sets the ID. Then there is
-// one rule for each protocol, and for IDs with many and with few buckets. Each rule names its protocol: otherwise nft
-// cannot load its own listing of a translated port, which nft.Table.Declare needs.
+// affinityLookup returns the rules that look up a client's endpoint. For each family one rule sets the ID. Then there
+// is one rule for each protocol, and for IDs with many and with few buckets. Each rule names its protocol: otherwise
+// nft cannot load its own listing of a translated port, which nft.Table.Declare needs.
 //
 //	meta priority set ip daddr . meta l4proto . th dport map @affinity-ids4
 //	meta l4proto tcp meta priority & 0x80000 == 0 dnat ip to (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 map @affinity-buckets4

@@ -9,8 +9,8 @@ import (
 
 // A slot is one entry of a frontend's list: an endpoint and its weight. The zero value is an empty slot.
 //
-// There are as many slots as endpoints of all frontends, and each change of a list allocates the list again. So a slot is
-// small and has no pointers, which the garbage collector would follow.
+// There are as many slots as endpoints of all frontends, and each change of a list allocates the list again. So a slot
+// is small and has no pointers, which the garbage collector would follow.
 type slot struct {
 	ip           [16]byte
 	bits         uint8 // of the address: 32 or 128; 0: the slot is empty
@@ -34,8 +34,8 @@ func (s slot) addr() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// fill returns the slots for endpoints, given the present slots. An endpoint keeps its slot, so that a change writes only
-// as many slots as endpoints changed. Only Maglev's lists are computed from the start.
+// fill returns the slots for endpoints, given the present slots. An endpoint keeps its slot, so that a change writes
+// only as many slots as endpoints changed. Only Maglev's lists are computed from the start.
 func fill(was []slot, all []service.Endpoint, balance service.Algorithm) []slot {
 	var list []int32 // the index in all of each slot's endpoint
 	if balance == service.Maglev {

@@ -93,9 +93,9 @@ func delChain(t *nft.Table, c *nftables.Conn, v verdictID) error {
 	return nil
 }
 
-// rules returns the rules of the chain for the verdict v. They are not in ruleset.nft.tmpl because of a bug in nft 1.0.6.
-// To an existing table it cannot add a rule that looks up an address and a port of any protocol: "conflicting protocols:
-// ip vs. th".
+// rules returns the rules of the chain for the verdict v. They are not in ruleset.nft.tmpl because of a bug in nft
+// 1.0.6. To an existing table it cannot add a rule that looks up an address and a port of any protocol: "conflicting
+// protocols: ip vs. th".
 func (w ruleWriter) rules(v verdictID) [][]expr.Any {
 	var rules [][]expr.Any
 	if v&verdictMasqueradeAll != 0 {

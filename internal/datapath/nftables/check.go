@@ -38,8 +38,8 @@ func (d *Datapath) pruneLate(ctx context.Context) error {
 	return d.syncer.Watch.End(ctx, false)
 }
 
-// equal reports whether s and o have the same elements and chains. o has been read from the kernel. equal ignores counts
-// of uses, which the kernel does not have.
+// equal reports whether s and o have the same elements and chains. o has been read from the kernel. equal ignores
+// counts of uses, which the kernel does not have.
 func (s *state) equal(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
 		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && maps.Equal(s.updateChains, o.confirms) &&

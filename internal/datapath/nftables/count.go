@@ -14,10 +14,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Counters: a frontend that rejects or drops packets has an element with a counter in the set rejects or drops. It keeps
-// the element as long as it exists, so that no count is lost when the frontend gets endpoints. Other frontends have no
-// counter, and cost nothing. If traffic is counted, every frontend also has an element in the sets connections and
-// traffic.
+// Counters: a frontend that rejects or drops packets has an element with a counter in the set rejects or drops. It
+// keeps the element as long as it exists, so that no count is lost when the frontend gets endpoints. Other frontends
+// have no counter, and cost nothing. If traffic is counted, every frontend also has an element in the sets connections
+// and traffic.
 //
 //	lb-random-3:  ip daddr . meta l4proto . th dport @connections4
 //	count:   ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept

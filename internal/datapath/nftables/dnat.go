@@ -65,11 +65,12 @@ func addShared(t *nft.Table, c *nftables.Conn, v verdictID) {
 //	meta priority set none dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints4
 //	meta priority set O dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints4
 //
-// The first rule loads the key with the slot before it clears the priority, although nft lists the rule in another order.
-// With affinity it sets the priority to the affinity ID instead.
+// The first rule loads the key with the slot before it clears the priority, although nft lists the rule in another
+// order. With affinity it sets the priority to the affinity ID instead.
 //
-// The second rule is for a packet whose slot has just been deleted. It looks up the first slot, O, which exists as long as
-// there is any endpoint. With affinity, a third rule is for a packet whose frontend has just lost its ID.
+// The second rule looks up the first slot, O, which exists as long as there is any endpoint. It is for a packet that
+// meets a change: its slot has just been deleted. With affinity a third rule is for the moment when a frontend loses
+// its ID.
 func dnat(v verdictID) (rules [][]expr.Any) {
 	_, offset := v.slots()
 	nodePort := v&verdictNodePort != 0
@@ -98,7 +99,7 @@ func setPriority(n uint32) []expr.Any {
 	}
 }
 
-// endpoint returns the expressions that translate a packet to the endpoint whose key is loaded.
+// endpoint returns the expressions that translate a packet to an endpoint. The endpoint's key is loaded before.
 func (f family) endpoint(nodePort bool) []expr.Any {
 	set := endpoints
 	if nodePort {
@@ -116,9 +117,9 @@ var (
 	listedEndpoints = regexp.MustCompile(`(?m)^\t(map (?:nodeport-)?endpoints[46] \{\n\t\ttypeof .*) numgen random mod 65536 :`)
 )
 
-// fixListing implements nft.Ruleset.FixListing. nft lists that a rule of dnat sets the priority before it loads the slot,
-// so the copy does not set the priority. The copy does not need this, because it records no clients. Its maps of endpoints
-// have the type of a priority, because nft refuses the listed lookup otherwise.
+// fixListing implements nft.Ruleset.FixListing. nft lists that a rule of dnat sets the priority before it loads the
+// slot, so the copy does not set the priority. The copy does not need this, because it records no clients. Its maps of
+// endpoints have the type of a priority, because nft refuses the listed lookup otherwise.
 func fixListing(listing string) string {
 	listing = listedDNAT.ReplaceAllString(listing, "dnat ip")
 	return listedEndpoints.ReplaceAllString(listing, "\t$1 meta priority :")

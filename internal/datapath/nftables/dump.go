@@ -37,8 +37,8 @@ func (s *state) table() (*service.Table, error) {
 	return service.NewTable(s.settings.table(), all), nil
 }
 
-// frontend translates the state of one frontend. It returns nil if the frontend has no verdict: endpoints that no verdict
-// leads to have no effect.
+// frontend translates the state of one frontend. It returns nil if the frontend has no verdict: endpoints that no
+// verdict leads to have no effect.
 func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, error) {
 	if h.internalVerdict() == 0 {
 		return nil, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// A frontendState has the elements of one frontend. Each frontend has one, so it is small: fields that few frontends use
-// are in extra. The zero value is a frontend without elements.
+// A frontendState has the elements of one frontend. Each frontend has one, so it is small: fields that few frontends
+// use are in extra. The zero value is a frontend without elements.
 type frontendState struct {
 	name         string // the Service port
 	slots        []slot
@@ -88,8 +88,8 @@ func (h *frontendState) countUses(uses map[verdictID]int, delta int) {
 	}
 }
 
-// render returns the elements that f needs, given the present elements. A nil f needs none. traffic says that traffic is
-// counted.
+// render returns the elements that f needs, given the present elements. A nil f needs none. traffic says that traffic
+// is counted.
 func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *frontendState {
 	if f == nil {
 		return &frontendState{}
@@ -128,8 +128,8 @@ func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *f
 	return is
 }
 
-// fillSlots returns the slots for a route, given the present slots. Frontends of a Service often have the same route, so
-// new lists share their memory.
+// fillSlots returns the slots for a route, given the present slots. Frontends of a Service often have the same route,
+// so new lists share their memory.
 func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorithm) []slot {
 	if len(was) > 0 && balance != service.Maglev {
 		return fill(was, r.Endpoints, balance)
@@ -140,15 +140,15 @@ func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorith
 	return s.lastFill.slots
 }
 
-// maxDedicated is the largest number of dedicated chains. When one chain changes, the kernel validates all of them: 11 ms
-// for 1,000. Without a limit, one user with thousands of frontends would delay the changes of all users.
+// maxDedicated is the largest number of dedicated chains. When one chain changes, the kernel validates all of them: 11
+// ms for 1,000. Without a limit, one user with thousands of frontends would delay the changes of all users.
 const maxDedicated = 512
 
 // chainFor returns the ID of the chain for a verdict. was is the frontend's present ID.
 //
-// With round robin, the counter of turns belongs to a rule. So each frontend gets a dedicated chain, whose ID is a number.
-// After maxDedicated, frontends share a chain and its turns with others that have as many slots. All other algorithms
-// share chains: the ID is the verdict.
+// With round robin, the counter of turns belongs to a rule. So each frontend gets a dedicated chain with a number as
+// its ID. After maxDedicated, frontends share a chain and its turns with others that have as many slots. All other
+// algorithms share chains: the ID is the verdict.
 func (s *state) chainFor(was, verdict verdictID, is4 bool) verdictID {
 	if !verdict.balances() || verdict&verdictAlgorithm != verdictRoundRobin || was == verdict {
 		return verdict

@@ -4,9 +4,9 @@
 //	                             ↑                                                       │
 //	                             └─────────── state ←───────── read (first, or after an error)
 //
-// The ruleset (ruleset.nft.tmpl) is constant and defines the path of a packet. It is loaded as text, once per version. A
-// Service is a handful of elements of its maps. So the cost of a change depends on the size of the change only, with ten
-// Services or fifty thousand.
+// The ruleset (ruleset.nft.tmpl) is constant and defines the path of a packet. It is loaded as text, once per version.
+// A Service is a handful of elements of its maps. So the cost of a change depends on the size of the change only, with
+// ten Services or fifty thousand.
 //
 // The package encapsulates the layout of a Table in those maps. In addition to the contract of package datapath it
 // promises:
@@ -103,8 +103,8 @@ func (d *Datapath) Info() datapath.Info {
 // FailWrites makes every write call f first and fail with the error of f. It is for tests that inject faults.
 func (d *Datapath) FailWrites(f func() error) { d.syncer.Table.FailWrites(f) }
 
-// Probe reports why the datapath cannot work here: missing privileges, no nf_tables in the kernel, or no program nft. It
-// changes nothing.
+// Probe reports why the datapath cannot work here: missing privileges, no nf_tables in the kernel, or no program nft.
+// It changes nothing.
 func (d *Datapath) Probe(ctx context.Context) error { return d.syncer.Table.Probe(ctx) }
 
 // Drain implements datapath.Datapath.

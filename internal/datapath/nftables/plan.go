@@ -13,7 +13,7 @@ import (
 // element that chains look up is added before a packet can reach those chains, and deleted after the last packet.
 type plan struct {
 	early    []nft.Write // elements that chains look up: added or replaced
-	policies []nft.Write // verdicts of frontends whose policy is checked
+	policies []nft.Write // verdicts of frontends with a policy check
 	entries  []nft.Write // the elements of frontends, which lead to the chains
 	opened   []nft.Write // restrictions of sources: deleted before their ranges
 	late     []nft.Write // elements that nothing looks up any more: deleted

@@ -24,8 +24,8 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	return stats, nil
 }
 
-// frontendsPerPlan is the largest number of frontends that one plan has. It bounds the memory for a plan, which is a few
-// transactions. Smaller changes are one transaction.
+// frontendsPerPlan is the largest number of frontends that one plan has. It bounds the memory for a plan, which is a
+// few transactions. Smaller changes are one transaction.
 const frontendsPerPlan = 4096
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
@@ -261,8 +261,8 @@ func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, err
 	return nil
 }
 
-// chainsPerCommit is the largest number of chains that one transaction adds or removes. Each chain is about ten messages,
-// and the answers to all of them must fit into the buffer of the socket.
+// chainsPerCommit is the largest number of chains that one transaction adds or removes. Each chain is about ten
+// messages, and the answers to all of them must fit into the buffer of the socket.
 const chainsPerCommit = 500
 
 // missingChains returns the IDs of chains that are in use and do not exist. Chains of another version count as existing
@@ -310,8 +310,8 @@ func (j *syncJob) addShared(c *nftables.Conn, v verdictID) {
 // and down.
 const spareChains = 64
 
-// removeUnused removes unused chains and affinity IDs. Dedicated chains and chains of other versions cannot be used again,
-// so they never stay.
+// removeUnused removes unused chains and affinity IDs. Dedicated chains and chains of other versions cannot be used
+// again, so they never stay.
 func (j *syncJob) removeUnused() error {
 	var unused []verdictID
 	spare := 0

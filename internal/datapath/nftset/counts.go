@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Counts has the number of frontends that need each address of a set. An address stays in the set while a frontend needs
-// it. An address that was read from the kernel counts 1, because the kernel does not know the number.
+// Counts has the number of frontends that need each address of a set. An address stays in the set while a frontend
+// needs it. An address that was read from the kernel counts 1, because the kernel does not know the number.
 type Counts map[netip.Addr]int
 
 // ClusterIPsOf calls f for the ClusterIP of a frontend.
@@ -34,7 +34,7 @@ func LocalEndpointsOf(fr *service.Frontend, f func(netip.Addr)) {
 	}
 }
 
-// Change returns the new counts of those addresses whose count changes. each calls its argument for the addresses that a
+// Change returns the changed counts, by address. each calls its argument for the addresses that a
 // frontend needs. If full is set, changes has all frontends, and other addresses of c get 0.
 func (c Counts) Change(changes []service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) Counts {
 	changed := Counts{}
@@ -97,7 +97,7 @@ func (c Counts) Note(changed Counts) {
 	}
 }
 
-// SameAddrs reports whether c and o have the same addresses, whatever their counts.
+// SameAddrs reports whether c and o have the same addresses. Counts may differ.
 func (c Counts) SameAddrs(o Counts) bool {
 	for a := range c {
 		if _, ok := o[a]; !ok {

@@ -1,5 +1,5 @@
-// Package nftset is the common part of the modes that use nf_tables: nftables, ipvs and userspace. Each mode has a table
-// of its own. Sets and maps with the same meaning have the same names, keys and order of writes in all modes.
+// Package nftset is the common part of the modes that use nf_tables: nftables, ipvs and userspace. Each mode has a
+// table of its own. Sets and maps with the same meaning have the same names, keys and order of writes in all modes.
 //
 //	Frontend ─ FrontendKey ─→ frontends4 : verdict ─┐
 //	Sources ── SourceRanges ─→ source-ranges4       ├─ rules of each mode

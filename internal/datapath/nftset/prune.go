@@ -41,9 +41,9 @@ const askCost = 4
 // eachClient calls f for the clients of some lists, or of all lists if lists is nil. If it reads the whole set, it also
 // calls f for clients of other lists.
 //
-// If the set has far more elements than the lists can have, eachClient asks for each bucket of the lists. The set has the
-// clients of all namespaces, and the cost of a dump grows with the square of the size: the kernel walks a hash set from
-// the start for each page.
+// If the set has far more elements than the lists can have, eachClient asks for each bucket of the lists. The set has
+// the clients of all namespaces, and the cost of a dump grows with the square of the size: the kernel walks a hash set
+// from the start for each page.
 func eachClient[N BucketNumber](ctx context.Context, t *nft.Table, set string, lists []N, f func(nft.Element) error) error {
 	most := 0 // the number of buckets that the lists can have
 	for _, l := range lists {

@@ -61,7 +61,7 @@ func (r *Reader) noteError(err error) {
 	}
 }
 
-// Frontends calls f for every element of a set whose keys are those of frontends.
+// Frontends calls f for every element of a set with keys of frontends.
 func (r *Reader) Frontends(s Set, is4, nodePort bool, f func(service.Key, nft.Element) error) {
 	r.Each(s.Name(is4), func(e nft.Element) error {
 		k, err := ParseFrontendKey(e.Key, is4, nodePort)
@@ -141,8 +141,8 @@ func (r *Reader) Settings() (s service.Settings) {
 	return s
 }
 
-// ChangeSettings returns the writes that replace the settings was by is. A set that differs is written as a whole, in one
-// transaction if the writes are the first of a Commit.
+// ChangeSettings returns the writes that replace the settings was by is. A set that differs is written as a whole, in
+// one transaction if the writes are the first of a Commit.
 func ChangeSettings(was, is service.Settings) (ws []nft.Write) {
 	ws = nft.ReplaceLinks(PodInterfaces, was.PodInterfaces, is.PodInterfaces)
 	for _, is4 := range Families {

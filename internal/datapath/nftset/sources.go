@@ -45,9 +45,9 @@ type SourceChange struct {
 	After  []nft.Write // after Open: its ranges end
 }
 
-// ChangeSources returns the writes that replace the sources was of a frontend by is. The restriction is added before the
-// frontend serves, and removed before its ranges. Ranges are replaced in one step, because the kernel rejects ranges that
-// overlap.
+// ChangeSources returns the writes that replace the sources was of a frontend by is. The restriction is added before
+// the frontend serves, and removed before its ranges. Ranges are replaced in one step, because the kernel rejects
+// ranges that overlap.
 func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
 	is4, key := k.Addr.Addr().Is4(), FrontendKey(k)
 	ranges := func(list []netipx.IPRange, del, add bool) (ws []nft.Write) {

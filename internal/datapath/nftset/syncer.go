@@ -66,8 +66,8 @@ func (r *Syncer[S]) Reader(ctx context.Context) *Reader {
 	return r.reader
 }
 
-// Adopt reads the state of the kernel, and lets translate make a Table of it. If keep is set, the next Begin returns the
-// same state, unless the kernel has changed in between.
+// Adopt reads the state of the kernel, and lets translate make a Table of it. If keep is set, the next Begin returns
+// the same state, unless the kernel has changed in between.
 func (r *Syncer[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
 	held, err := r.adopt(ctx, keep, translate)
 	if err != nil {
@@ -135,9 +135,9 @@ func (r *Syncer[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 
 // Begin returns the state of the kernel. fresh says that the mode must write its dynamic chains again.
 //
-// If the kernel runs another ruleset or none, Begin also declares the sets of rs. Switch loads the rules later, when all
-// elements that they need are in the kernel. If the kernel runs rs but its rules differ from those of the last End, Begin
-// loads rs again.
+// If the kernel runs another ruleset or none, Begin also declares the sets of rs. Switch loads the rules later, when
+// all elements that they need are in the kernel. If the kernel runs rs but its rules differ from those of the last End,
+// Begin loads rs again.
 func (r *Syncer[S]) Begin(ctx context.Context, rs *nft.Ruleset) (state S, fresh bool, err error) {
 	if err := r.begin(ctx, rs); err != nil {
 		return state, false, r.describeError(ctx, rs, err)
@@ -254,9 +254,9 @@ type Chains struct {
 	Any            bool
 }
 
-// End ends a Sync. It stores hashes of the rules, in memory for Check and in the kernel for the next process. A Sync that
-// read the kernel also removes the remains of other versions. It fails if a set has another number of elements than the
-// mode read and wrote.
+// End ends a Sync. It stores hashes of the rules, in memory for Check and in the kernel for the next process. A Sync
+// that read the kernel also removes the remains of other versions. It fails if a set has another number of elements
+// than the mode read and wrote.
 func (r *Syncer[S]) End(ctx context.Context, rs *nft.Ruleset, chains Chains) (err error) {
 	full := r.wantCounts != nil
 	if r.unpruned {
@@ -311,7 +311,7 @@ type Checks struct {
 	Forget func()                           // drops the mode's state, so that the next Sync reads the kernel
 }
 
-// Check reports what another program has changed since the last Sync. It compares chains and rules by their hashes. If
+// Check reports changes by other programs since the last Sync. It compares chains and rules by their hashes. If
 // any table of the node has changed, it also compares elements. After a drift it calls Forget.
 func (r *Syncer[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
 	if !c.Synced {

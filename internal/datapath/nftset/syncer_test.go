@@ -224,8 +224,8 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestBeganAnew: a load that had to begin the table anew, after the sets were filled, is an error, and the next Sync fills
-// them again.
+// TestBeganAnew: a load that had to begin the table anew, after the sets were filled, is an error, and the next Sync
+// fills them again.
 func TestBeganAnew(t *testing.T) {
 	enter(t)
 	r := process(t, 1)

@@ -13,8 +13,8 @@ import (
 // A Conn sends requests to the kernel and reads the answers, without copying them. It works in the network namespace of
 // the thread that opened it. Only one goroutine may use it.
 //
-// Its socket blocks. Go's poller watches the sockets of mdlayher/netlink, and each answer wakes the thread of the poller:
-// 10,000 small requests took six times as long.
+// Its socket blocks. Go's poller watches the sockets of mdlayher/netlink, and each answer wakes the thread of the
+// poller: 10,000 small requests took six times as long.
 type Conn struct {
 	fd  int
 	buf []byte
@@ -24,8 +24,8 @@ type Conn struct {
 const messageHeader = unix.NLMSG_HDRLEN
 
 // bufferSize is the size of the buffer for answers: the largest page of a dump that the kernel sends. For each page the
-// kernel walks the objects from the start, so the time of a dump in small pages grows with the square of its size. 50,000
-// Services took 2.5 s in pages of 4 KiB.
+// kernel walks the objects from the start, so the time of a dump in small pages grows with the square of its size.
+// 50,000 Services took 2.5 s in pages of 4 KiB.
 const bufferSize = 32 << 10
 
 // checkInterval is how often a waiting Conn checks whether its context has ended.
@@ -49,12 +49,12 @@ func Dial(protocol int) (*Conn, error) {
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// Ask sends one request, and calls f with the body of each answer. The body is valid until f returns. flags is NLM_F_DUMP,
-// or 0 for one answer. interrupted says that the kernel's objects changed during a dump, so that the dump may be
-// incomplete.
+// Ask sends one request, and calls f with the body of each answer. The body is valid until f returns. flags is
+// NLM_F_DUMP, or 0 for one answer. interrupted says that the kernel's objects changed during a dump, so that the dump
+// may be incomplete.
 //
-// An error from the kernel is an unix.Errno. After any other error the caller closes the Conn, because it may hold unread
-// answers.
+// An error from the kernel is an unix.Errno. After any other error the caller closes the Conn, because it may hold
+// unread answers.
 func (c *Conn) Ask(ctx context.Context, typ, flags uint16, body []byte, f func(body []byte) error) (interrupted bool, err error) {
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -93,8 +93,8 @@ func (c *Conn) Ask(ctx context.Context, typ, flags uint16, body []byte, f func(b
 	}
 }
 
-// parseAnswers reads one datagram, and calls f with the body of each answer to the request seq. done says that the answer
-// is complete.
+// parseAnswers reads one datagram, and calls f with the body of each answer to the request seq. done says that the
+// answer is complete.
 func parseAnswers(b []byte, seq uint32, f func([]byte) error) (interrupted, done bool, err error) {
 	e := binary.NativeEndian
 	for len(b) >= messageHeader {

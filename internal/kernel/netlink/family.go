@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Family returns the number of a family of generic netlink. The request makes the kernel load the family's module if that
-// is allowed. The error is unix.ENOENT if there is no such family.
+// Family returns the number of a family of generic netlink. The request makes the kernel load the family's module if
+// that is allowed. The error is unix.ENOENT if there is no such family.
 func Family(ctx context.Context, name string) (number uint16, err error) {
 	c, err := Dial(unix.NETLINK_GENERIC)
 	if err != nil {

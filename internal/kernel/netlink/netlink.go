@@ -10,8 +10,8 @@
 //   - No answer makes it read beyond the bytes of the answer.
 //   - When Within returns, the socket has no deadline.
 //
-// One system call is never interrupted: the call that sends a batch of changes returns only after the kernel has applied
-// the whole batch.
+// One system call is never interrupted: the call that sends a batch of changes returns only after the kernel has
+// applied the whole batch.
 package netlink
 
 import (
@@ -20,15 +20,16 @@ import (
 	"time"
 )
 
-// Limit is the longest time for one exchange with the kernel, or for one run of a program such as nft, if the context has
-// no deadline. An idle kernel answers in milliseconds. A loaded kernel reads or writes 50,000 Services in a few seconds.
+// Limit is the longest time for one exchange with the kernel, or for one run of a program such as nft, if the context
+// has no deadline. An idle kernel answers in milliseconds. A loaded kernel reads or writes 50,000 Services in a few
+// seconds.
 const Limit = time.Minute
 
 // errLimit is the cause when the limit of Bounded ends a context.
 var errLimit = fmt.Errorf("no answer within %v: %w", Limit, context.DeadlineExceeded)
 
-// Bounded returns ctx if ctx has a deadline, or else a context that ends after Limit. The caller must call cancel in the
-// end.
+// Bounded returns ctx if ctx has a deadline, or else a context that ends after Limit. The caller must call cancel in
+// the end.
 func Bounded(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -41,8 +42,8 @@ type Deadliner interface {
 	SetDeadline(t time.Time) error
 }
 
-// Within calls f, which uses c. If f fails because ctx has ended or Limit is over, Within returns the cause of the context.
-// After an error the caller closes c, because c may hold unread answers.
+// Within calls f, which uses c. If f fails because ctx has ended or Limit is over, Within returns the cause of the
+// context. After an error the caller closes c, because c may hold unread answers.
 func Within(ctx context.Context, c Deadliner, f func() error) error {
 	ctx, cancel := Bounded(ctx)
 	defer cancel()

@@ -30,8 +30,8 @@ func Addrs() (own []netip.Prefix, err error) {
 	return own, nil
 }
 
-// Do runs f in the caller's goroutine on a thread in the namespace. Sockets that f opens and programs that f starts belong
-// to the namespace. Goroutines that f starts do not. f may end its goroutine (runtime.Goexit).
+// Do runs f in the caller's goroutine on a thread in the namespace. Sockets that f opens and programs that f starts
+// belong to the namespace. Goroutines that f starts do not. f may end its goroutine (runtime.Goexit).
 func Do(ns netns.NsHandle, f func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := netns.Get()

@@ -31,8 +31,8 @@ const markerPrefix = "program-"
 // sealPrefix begins the seal: the comment of the only rule in the marker's chain.
 const sealPrefix = "rules "
 
-// Runs reports whether the kernel runs rs, and whether it runs another version of the table's ruleset. The other version
-// may be in the copy that Declare makes.
+// Runs reports whether the kernel runs rs, and whether it runs another version of the table's ruleset. The other
+// version may be in the copy that Declare makes.
 func (t *Table) Runs(ctx context.Context, rs *Ruleset) (this, another bool, err error) {
 	_, marker, err := rs.render(t.name)
 	if err != nil {
@@ -152,7 +152,7 @@ type setShape struct {
 	key     uint32 // the types of the key, six bits each
 	keyLen  uint32 // in bytes
 	data    uint32 // the types of the data, like key
-	dataLen uint32 // in bytes; 0 for verdicts, whose size is internal to the kernel
+	dataLen uint32 // in bytes; 0 for verdicts: their size is internal to the kernel
 	counter bool   // elements have counters
 }
 
@@ -364,9 +364,9 @@ type difference struct {
 	conflict string
 }
 
-// compare compares the shapes in a ruleset's text with the kernel's. The load cannot find out by trying: an error of nft
-// does not say whether a shape differs or nft was killed, refused or out of memory, and some kernels accept a set of
-// another shape without an error.
+// compare compares the shapes in a ruleset's text with the kernel's. The load cannot find out by trying: an error of
+// nft does not say whether a shape differs or nft was killed, refused or out of memory, and some kernels accept a set
+// of another shape without an error.
 func (t *Table) compare(ctx context.Context, text string, held []Chain) (d difference, err error) {
 	sets, chains, err := shapes(text)
 	if err != nil {

@@ -31,8 +31,8 @@ func (t *Table) Count(ctx context.Context, set string) (n int, known bool, err e
 	return n, known, nil
 }
 
-// Counts returns the number of elements in each set and map of the table. An interval counts once. Sets whose elements
-// expire are left out. If the kernel does not report a number, Counts reads the elements.
+// Counts returns the number of elements in each set and map of the table. An interval counts once. Sets with timeouts
+// are left out. If the kernel does not report a number, Counts reads the elements.
 func (t *Table) Counts(ctx context.Context) (map[string]int, error) {
 	counts := map[string]int{}
 	const unknown = -1

@@ -20,8 +20,8 @@
 // # Which program made a change
 //
 // The kernel has one number for all tables of a network namespace: the generation. Each transaction that changes
-// something adds one. A Watch that finds a larger generation must know who made the transactions since. Our own
-// changes need no action. After a change by another program the caller reads its table again, for example 50,000
+// something adds one. A Watch that finds a larger generation must know which program made the transactions since. Our
+// own changes need no action. After a change by another program the caller reads its table again, for example 50,000
 // Services.
 //
 // All Tables of a process share one ledger for each network namespace. The ledger records the generations that this

@@ -58,7 +58,7 @@ func (t *Table) Damaged(ctx context.Context, comment string, n int) (bool, error
 	return ours != n || foreign > 0, err
 }
 
-// Altered is Damaged for a ruleset whose text has the comment exactly once for each rule.
+// Altered is Damaged for a ruleset that has the comment exactly once for each rule.
 func (t *Table) Altered(ctx context.Context, rs *Ruleset, comment string) (bool, error) {
 	text, err := rs.Text(t.name)
 	if err != nil {

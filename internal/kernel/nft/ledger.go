@@ -86,8 +86,8 @@ func (l *ledger) leave() {
 // after returns the next generation. The kernel skips 0.
 func after(generation uint32) uint32 { return max(1, generation+1) }
 
-// ours reports whether this process made all generations after from, up to and including to, and no other Table with the
-// same name as by took part.
+// ours reports whether this process made all generations after from, up to and including to, and no other Table with
+// the same name as by took part.
 func (l *ledger) ours(from, to uint32, by *origin) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

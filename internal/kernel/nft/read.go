@@ -83,8 +83,8 @@ func (t *Table) dumpElements(ctx context.Context, set string) (msgs [][]byte, er
 	return nil, errReordered
 }
 
-// repeats reports whether the messages have an element twice. It ignores sets whose elements expire, because packets
-// change them all the time.
+// repeats reports whether the messages have an element twice. It ignores sets with timeouts, because packets change
+// them all the time.
 func repeats(msgs [][]byte) (bool, error) {
 	seen := map[uint64]struct{}{}
 	twice, expires := false, false

@@ -39,12 +39,12 @@ func (f Family) String() string {
 	return fmt.Sprintf("family %d", uint8(f))
 }
 
-// maxDumps is how many times a dump is started. A dump that a change interrupts may be incomplete. The last dump is used
-// as it is, because on some nodes another program writes all the time and interrupts every dump.
+// maxDumps is how many times a dump is started. A dump that a change interrupts may be incomplete. The last dump is
+// used as it is, because on some nodes another program writes all the time and interrupts every dump.
 const maxDumps = 4
 
-// A Reader reads tables of any family from the kernel, also those of other programs. Until Close it works in the network
-// namespace of the thread that first used it. Only one goroutine may use it. The zero value is ready.
+// A Reader reads tables of any family from the kernel, also those of other programs. Until Close it works in the
+// network namespace of the thread that first used it. Only one goroutine may use it. The zero value is ready.
 type Reader struct {
 	conn *netlink.Conn // nil: not open
 }

@@ -30,7 +30,8 @@ type Ruleset struct {
 	// Salt is part of the ruleset's version too. It represents rules that the caller writes over netlink.
 	Salt string
 	// DynamicChain reports whether the caller writes a chain of this name over netlink. A load leaves such chains
-	// alone. All other chains that the ruleset lacks are emptied by a load and removed by Prune. nil: no chain is dynamic.
+	// alone. All other chains that the ruleset lacks are emptied by a load and removed by Prune. nil: no chain is
+	// dynamic.
 	DynamicChain func(name string) bool
 	// FixListing changes a listing of the table by nft to a text that nft can load. This is needed if nft lists dynamic
 	// chains in a form that it refuses, or that has another meaning. nil: nft can load its listing.
@@ -54,7 +55,7 @@ func (rs *Ruleset) render(table string) (text, marker string, err error) {
 		data = map[string]any{}
 	}
 	data["Table"] = table
-	marker = "unnamed" // in the first round, whose text is hashed
+	marker = "unnamed" // in the first round: its text is hashed
 	for range 2 {
 		data["Marker"] = markerPrefix + marker
 		var out strings.Builder
@@ -103,8 +104,8 @@ const (
 // changed it in between. The caller reads the table and fills it again.
 var ErrRecreated = errors.New("another program changed the table before the rules were loaded; the table is recreated")
 
-// Declare prepares a Load that does not interrupt traffic. If the kernel does not run rs, Declare adds the sets and maps
-// of rs and nothing else. The caller then fills them, adds the dynamic chains, and calls Load, which switches the
+// Declare prepares a Load that does not interrupt traffic. If the kernel does not run rs, Declare adds the sets and
+// maps of rs and nothing else. The caller then fills them, adds the dynamic chains, and calls Load, which switches the
 // rules. If the kernel runs rs, Declare removes the remains of older versions, like Prune.
 //
 // If a set or chain cannot become that of rs, for example a set of another type, the table is recreated. In the same
@@ -149,8 +150,8 @@ func (t *Table) Declare(ctx context.Context, rs *Ruleset) (did Loaded, err error
 // Recreated the caller writes the dynamic chains again, after Recreated the elements too.
 //
 // The rules are replaced in one transaction, and elements stay. A base chain with another hook, type or priority is
-// replaced in the same transaction. The table is recreated only if a set or chain cannot become that of rs. A failure of
-// nft never recreates it, and changes nothing.
+// replaced in the same transaction. The table is recreated only if a set or chain cannot become that of rs. A failure
+// of nft never recreates it, and changes nothing.
 func (t *Table) Load(ctx context.Context, rs *Ruleset, again bool) (did Loaded, err error) {
 	text, marker, err := rs.render(t.name)
 	if err != nil {

@@ -90,7 +90,7 @@ func command(ctx context.Context, stdout io.Writer, stdin string, args ...string
 	return nil
 }
 
-// advice returns what an administrator can do against an error of nft.
+// advice returns advice for an administrator about an error of nft.
 func advice(err error) string {
 	var exit *exec.ExitError
 	text := strings.ToLower(err.Error())

@@ -17,8 +17,8 @@ const socketBuffer = 16 << 20
 // A Table is one table of family inet. Until Close it works in the network namespace of the thread that first used it.
 // Only one goroutine may use it.
 //
-// Its sockets stay open, because to close a socket takes the kernel about 10 ms: it waits for elements that were deleted
-// before (nft_rcv_nl_event).
+// Its sockets stay open, because to close a socket takes the kernel about 10 ms: it waits for elements that were
+// deleted before (nft_rcv_nl_event).
 type Table struct {
 	name   string
 	origin *origin       // identifies this Table in the ledger

@@ -13,9 +13,9 @@ import (
 
 // A transaction collects the netlink messages of one transaction. Its Conn encodes them.
 //
-// google/nftables can only send what it encodes. So the Conn gets a socket in memory, which stores the messages. This
-// package sends them itself, because the ledger needs the kernel's echo of the generation. WithTestDial is the only
-// option of google/nftables for another socket.
+// google/nftables can only send the messages that it encodes. So the Conn gets a socket in memory, which stores the
+// messages. This package sends them itself, because the ledger needs the kernel's echo of the generation. WithTestDial
+// is the only option of google/nftables for another socket.
 type transaction struct {
 	*nftables.Conn
 	msgs []netlink.Message

@@ -87,8 +87,8 @@ func (w *Watch) EndChains(ctx context.Context, added, removed []string) error {
 // Reset forgets everything: the next Begin starts again.
 func (w *Watch) Reset() { *w = Watch{table: w.table} }
 
-// Look reports what changed since End. After Elements the caller reads the table. If it is correct, the caller calls
-// accept, and the present state counts as known.
+// Look reports the kind of change since End. After Elements the caller reads the table. If it is correct, the caller
+// calls accept, and the present state counts as known.
 func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
 	gen, ours, err := w.advance(ctx)
 	if err != nil || ours {

@@ -4,8 +4,8 @@
 //	constant ─ used by ─→ datapaths, reset, node, cni, config
 //	   └─ listed in Ours ─ compared with Others by the test ─→ docs/numbers.md
 //
-// It promises that no two numbers of Fairway overlap. It also promises that no number of Fairway is the default of another
-// program, unless Shared gives a reason. Whoever needs a new number adds it here first.
+// It promises that no two numbers of Fairway overlap. It also promises that no number of Fairway is the default of
+// another program, unless Shared gives a reason. Whoever needs a new number adds it here first.
 package numbers
 
 import "encoding/binary"
@@ -32,8 +32,8 @@ const (
 	// MarkUserspaceElse replaces MarkUserspace if that bit is configured for masquerading.
 	MarkUserspaceElse = 1 << 4
 	// MarkEgress is the whole mark of packets from pods that leave the cluster with a load-balancer address. The last
-	// byte, outside of MaskEgress, says through which node: 0 is this node. EgressNobody means that no node announces the
-	// address. No other program tests a single bit of this mark.
+	// byte, outside of MaskEgress, says through which node: 0 is this node. EgressNobody means that no node announces
+	// the address. No other program tests a single bit of this mark.
 	MarkEgress   = 0x0fa10300
 	MaskEgress   = 0xffffff00
 	EgressNobody = MarkEgress | 0x2f
@@ -43,19 +43,19 @@ const (
 
 // Marks of connections (conntrack).
 const (
-	// ConnMarkReset is the bit of a connection that is being reset. Such a connection also has conntrack's status "fixed
-	// timeout".
+	// ConnMarkReset is the bit of a connection that is being reset. Such a connection also has conntrack's status
+	// "fixed timeout".
 	ConnMarkReset = 1 << 26
 	// ConnMarkChosen and ConnMarkKnown are first bytes of a connection's mark in mode iptables. A new connection with
-	// affinity has such a mark until its first packet has left the node. Chosen: the endpoint was chosen now. Known: the
-	// endpoint is that of a known client. ConnMarkNumber has the bits of the endpoint's number.
+	// affinity has such a mark until its first packet has left the node. Chosen: the endpoint was chosen now. Known:
+	// the endpoint is that of a known client. ConnMarkNumber has the bits of the endpoint's number.
 	ConnMarkChosen = 0xfa << 24
 	ConnMarkKnown  = 0xfb << 24
 	ConnMarkNumber = 1<<24 - 1
 )
 
-// PriorityChallenge is the priority (SO_PRIORITY) of packets that provoke an answer from both ends of a connection before
-// its reset. Priorities for traffic classes are small numbers.
+// PriorityChallenge is the priority (SO_PRIORITY) of packets that provoke an answer from both ends of a connection
+// before its reset. Priorities for traffic classes are small numbers.
 const PriorityChallenge = 0x0fa1_0a11
 
 // PriorityRefused is the priority of a packet that NetworkPolicies deny. The packet has it within one hook only.
@@ -73,8 +73,8 @@ const (
 	// RouteProtocol is the protocol of all routes and ip rules of Fairway: 'F'. iproute2's rt_protos does not use this
 	// number.
 	RouteProtocol = 70
-	// RouteTableUserspace has the local route for MarkUserspace. RulePriorityUserspace is the priority of the ip rule that
-	// leads to this table.
+	// RouteTableUserspace has the local route for MarkUserspace. RulePriorityUserspace is the priority of the ip rule
+	// that leads to this table.
 	RouteTableUserspace   = 1070
 	RulePriorityUserspace = 1070
 	// RouteTableEgress is the first of RouteTablesEgress tables. Each table has the route to a node that announces an
@@ -98,8 +98,8 @@ const (
 	PortHeartbeat = 10280
 	// PortSpeakerMetrics is the port of the speaker for /metrics, /healthz and /readyz.
 	PortSpeakerMetrics = 10281
-	// PortEdgeMetrics is the port that the edge's documentation suggests for /metrics and /healthz. The edge listens only
-	// if it is configured.
+	// PortEdgeMetrics is the port that the edge's documentation suggests for /metrics and /healthz. The edge listens
+	// only if it is configured.
 	PortEdgeMetrics = 10282
 	// PortDNS and PortDNSMetrics are the ports of CoreDNS.
 	PortDNS        = 53
@@ -113,10 +113,11 @@ const (
 	// PortBFD and PortBFDMultiHop are the ports that IANA assigned to BFD over one hop and over several hops.
 	PortBFD         = 3784
 	PortBFDMultiHop = 4784
-	// PortVXLAN is the port that IANA assigned to VXLAN. All tunnels of a node share it, and VNI identifies our network.
+	// PortVXLAN is the port that IANA assigned to VXLAN. All tunnels of a node share it, and VNI identifies our
+	// network.
 	PortVXLAN = 4789
-	// PortWireGuard is for WireGuard in the pod network (UDP). The usual port 51820 is not suitable: administrators use it
-	// for their own tunnels, and the kernel may give it to any socket without a fixed port.
+	// PortWireGuard is for WireGuard in the pod network (UDP). The usual port 51820 is not suitable: administrators use
+	// it for their own tunnels, and the kernel may give it to any socket without a fixed port.
 	PortWireGuard = 10282
 )
 
@@ -165,8 +166,8 @@ const (
 	HookEgressUnmark = 120
 	// HookHostPorts comes before the translation of Services (dstnat; -100 on output).
 	HookHostPorts = -102
-	// HookSourceCheck comes before all other hooks, so that no rule sees a packet with a forged source. It is netfilter's
-	// "raw before defrag": the check sees each fragment.
+	// HookSourceCheck comes before all other hooks, so that no rule sees a packet with a forged source. It is
+	// netfilter's "raw before defrag": the check sees each fragment.
 	HookSourceCheck = -450
 	// HookRaw comes before conntrack (NF_IP_PRI_RAW).
 	HookRaw = -300

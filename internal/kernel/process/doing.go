@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Doing describes the present activity of a process, for the error when it does not end and is killed. The description has
-// the state, the kernel function in which the process waits, and the system call with its arguments. Doing returns "" if
-// the process has ended or /proc has no information.
+// Doing describes the present activity of a process, for the error when it does not end and is killed. The description
+// has the state, the kernel function in which the process waits, and the system call with its arguments. Doing returns
+// "" if the process has ended or /proc has no information.
 func Doing(pid int) string {
 	fields := stat(pid)
 	if fields == nil {
@@ -21,8 +21,8 @@ func Doing(pid int) string {
 	return fmt.Sprintf("state %s, waits in %q, system call %q", fields[0], read("wchan"), read("syscall"))
 }
 
-// Spent returns the CPU time that a process has used, as a text that changes when the time grows. runnable says that the
-// process runs or waits for a CPU. If the process has ended, Spent returns "" and false.
+// Spent returns the CPU time that a process has used, as a text that changes when the time grows. runnable says that
+// the process runs or waits for a CPU. If the process has ended, Spent returns "" and false.
 func Spent(pid int) (cpu string, runnable bool) {
 	const user, kernel = 11, 12 // indexes in the fields of stat
 	fields := stat(pid)

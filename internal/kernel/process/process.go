@@ -17,11 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseProgram unmaps the pages of the program's own file from this process. The kernel maps a page again, from the page
-// cache, when the program uses it.
+// ReleaseProgram unmaps the pages of the program's own file from this process. The kernel maps a page again, from the
+// page cache, when the program uses it.
 //
-// At the start of the program the initialization of all packages uses most of the file once. Mapped pages count as memory
-// of the process, and the kernel reclaims them last. With ReleaseProgram an agent has about a fifth less resident memory.
+// At the start of the program the initialization of all packages uses most of the file once. Mapped pages count as
+// memory of the process, and the kernel reclaims them last. With ReleaseProgram an agent has about a fifth less
+// resident memory.
 func ReleaseProgram() error {
 	file, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -44,8 +45,8 @@ func ReleaseProgram() error {
 type mapping struct{ from, to uintptr }
 
 // releasable returns the mappings of a file in smaps, proc_pid_smaps(5), that are read-only and have only pages of the
-// file. A mapping with anonymous pages is left out, because a linker or a debugger has written to it: madvise would lose
-// these changes.
+// file. A mapping with anonymous pages is left out, because a linker or a debugger has written to it: madvise would
+// lose these changes.
 func releasable(smaps []byte, file string) (all []mapping) {
 	var m mapping
 	ours := false

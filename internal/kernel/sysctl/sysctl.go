@@ -3,8 +3,8 @@
 //	/proc/sys/net/NAME ── read-only? ──→ /host/proc/sys/net/NAME
 //
 // Container runtimes mount /proc/sys read-only, except into privileged containers. The kernel itself requires only
-// CAP_NET_ADMIN in the network namespace of the process, wherever the directory is mounted. So deploy/ mounts the host's
-// /proc/sys/net at another path, and the container needs no further privilege.
+// CAP_NET_ADMIN in the network namespace of the process, wherever the directory is mounted. So deploy/ mounts the
+// host's /proc/sys/net at another path, and the container needs no further privilege.
 package sysctl
 
 import (
@@ -23,8 +23,8 @@ const Advice = "[mount the host's /proc/sys/net at " + Host + ", writable, as th
 
 const below = "/proc/sys/net/"
 
-// WriteFile writes a parameter: a file in /proc/sys/net. If this directory is mounted read-only, it writes the file of the
-// same name in Host.
+// WriteFile writes a parameter: a file in /proc/sys/net. If this directory is mounted read-only, it writes the file of
+// the same name in Host.
 func WriteFile(path, value string) error {
 	err := os.WriteFile(path, []byte(value), 0)
 	if !errors.Is(err, syscall.EROFS) {
