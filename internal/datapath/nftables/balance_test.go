@@ -20,8 +20,7 @@ func endpointsOf(n int, weights ...uint16) []service.Endpoint {
 	return eps
 }
 
-// TestFill: slots hold endpoints with the weight that they have now, and those that stay
-// are where they were; package lb tests the rest.
+// TestFill: slots have the present weights, and endpoints that stay keep their slots. Package lb tests the rest.
 func TestFill(t *testing.T) {
 	eps := endpointsOf(6)
 	for _, balance := range []service.Algorithm{service.Random, service.RoundRobin, service.SourceHash, service.DestHash} {

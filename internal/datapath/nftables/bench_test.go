@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// numbered returns the i-th Service, a ClusterIP with eps endpoints.
+// numbered returns the i-th Service: a ClusterIP with eps endpoints.
 func numbered(i, eps int) *service.Entry {
 	r := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for e := range eps {
@@ -46,7 +46,7 @@ func cluster(n int) *service.Builder {
 
 var sizes = []int{1000, 10000, 50000}
 
-// BenchmarkCold is a first Sync into an empty kernel. To hold: 1 s at 10,000 Services.
+// BenchmarkCold measures the first Sync into an empty kernel. The limit is 1 s at 10,000 Services.
 func BenchmarkCold(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -65,8 +65,8 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// BenchmarkOneMore adds one Service to n, from Sync's call to the kernel's answer. To
-// hold: 10 ms at 10,000 Services.
+// BenchmarkOneMore adds one Service to n Services. It measures from the call of Sync to the kernel's answer. The limit
+// is 10 ms at 10,000 Services.
 func BenchmarkOneMore(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -125,8 +125,7 @@ func BenchmarkColdAffinity(b *testing.B) {
 	}
 }
 
-// BenchmarkTurns changes the endpoints of one Service among n that take turns, each of
-// which has a chain of its own.
+// BenchmarkTurns changes the endpoints of one Service among n with round robin, which have dedicated chains.
 func BenchmarkTurns(b *testing.B) {
 	for _, n := range []int{10, 1000, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -151,7 +150,8 @@ func BenchmarkTurns(b *testing.B) {
 	}
 }
 
-// TestMemory bounds what is held of a Service with two endpoints besides the table.
+// TestMemory limits the memory of the datapath for a Service with two endpoints. The memory of the Table does not
+// count.
 func TestMemory(t *testing.T) {
 	testnet.Enter(t)
 	const n = 10000
@@ -163,7 +163,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkRestart is the first Dump and Sync of a process that finds everything in place.
+// BenchmarkRestart measures the first Adopt and Sync of a process that finds everything in place.
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -172,7 +172,7 @@ func BenchmarkRestart(b *testing.B) {
 			sync(b, open(b), table)
 			for b.Loop() {
 				d := open(b)
-				if _, err := d.Adopt(b.Context()); err != nil { // as internal/proxy does
+				if _, err := d.Adopt(b.Context()); err != nil { // like internal/proxy
 					b.Fatal(err)
 				}
 				sync(b, d, table)

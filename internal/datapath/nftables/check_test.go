@@ -11,8 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestCheckNotices: whatever another program changes in our table is noticed, and the next
-// Sync puts it right.
+// TestCheckNotices: Check notices every change of our table by another program, and the next Sync repairs the table.
 func TestCheckNotices(t *testing.T) {
 	testnet.Enter(t)
 	nft := func(command string) string {
@@ -37,7 +36,7 @@ func TestCheckNotices(t *testing.T) {
 		"flush set inet fairway pods4",
 		"flush chain inet fairway services",
 		"add rule inet fairway prerouting counter",
-		"replace rule inet fairway services handle HANDLE counter", // which keeps its handle
+		"replace rule inet fairway services handle HANDLE counter", // the rule keeps its handle
 		"flush chain inet fairway lb-random-2-masquerade-off-cluster",
 		"add chain inet fairway stranger",
 		"delete table inet fairway",
@@ -67,8 +66,8 @@ func TestCheckNotices(t *testing.T) {
 	}
 }
 
-// drifts fails if Check does not find a change. It may have to ask more than once, because a
-// Check that has just read the elements does not do so again at once.
+// drifts fails if Check does not find a change. It repeats Check, because a Check that has just read the elements waits
+// before it reads them again.
 func drifts(t *testing.T, d *Datapath, after string) {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
@@ -83,7 +82,7 @@ func drifts(t *testing.T, d *Datapath, after string) {
 	t.Errorf("after %s there is no drift", after)
 }
 
-// sortedLines is a ruleset without the order of its elements and chains.
+// sortedLines removes the order of elements and chains from a listing.
 func sortedLines(text string) string {
 	words := strings.Fields(strings.ReplaceAll(text, ",", " "))
 	slices.Sort(words)

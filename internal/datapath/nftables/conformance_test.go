@@ -21,7 +21,7 @@ func open(cfg nftables.Config) conformance.Open {
 
 func TestConformance(t *testing.T) { conformance.Run(t, open(nftables.Config{})) }
 
-// TestCounting looks at the program that counts traffic: it goes other ways.
+// TestCounting tests the ruleset that counts traffic, in which packets pass other rules.
 func TestCounting(t *testing.T) {
 	conformance.RunScenarios(t, open(nftables.Config{CountTraffic: true}))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A chain that may come with any change binds no map: the kernel walks all elements of a map to bind
-// it, whosever they are. nft lists all chains, also those that it could not load.
+// A load-balancing chain binds no map, because the kernel walks all elements of a map to bind it. nft can list all
+// chains, also those that it could not load.
 func TestChainsBindNoMaps(t *testing.T) {
 	n := newNode(t, nftables.Config{CountTraffic: true}, 1)
 	var all []*service.Frontend

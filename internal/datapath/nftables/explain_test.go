@@ -10,8 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestExplainChains: the chains that Explain names are in the kernel, also where a packet is
-// looked at more closely.
+// TestExplainChains: the kernel has the chains that Explain names, also the chains for policy checks.
 func TestExplainChains(t *testing.T) {
 	err := testnet.NewNamespace(t, "node").Do(func() error {
 		d, err := New(Config{})

@@ -18,15 +18,15 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// faulty is a program nft in PATH that is killed at its k-th run: before it does anything
-// ("before"), while it works ("during") or when the kernel has done it ("after").
+// faulty is a program nft in PATH that is killed in one of its runs: before it does anything ("before"), while it works
+// ("during"), or when the kernel is done ("after").
 type faulty struct {
 	t   *testing.T
 	dir string
 }
 
 func newFaulty(t *testing.T) *faulty {
-	testnet.NeedRoot(t, "makes network namespaces") // and the PATH of others often has no nft
+	testnet.NeedRoot(t, "makes network namespaces") // other users often have no nft in PATH
 	nft, err := exec.LookPath("nft")
 	if err != nil {
 		t.Fatal(err)
@@ -56,14 +56,14 @@ func (f *faulty) write(name, text string) {
 	}
 }
 
-// killed makes the at-th run from now on end that way; 0: none.
+// killed makes the at-th run from now on end that way. 0 means no run.
 func (f *faulty) killed(at int, how string) {
 	f.write("runs", "0")
 	f.write("at", strconv.Itoa(at))
 	f.write("how", how)
 }
 
-// runs is how often nft ran since killed.
+// runs returns the number of runs of nft since killed.
 func (f *faulty) runs() int {
 	text, err := os.ReadFile(filepath.Join(f.dir, "runs"))
 	n, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -73,7 +73,7 @@ func (f *faulty) runs() int {
 	return n
 }
 
-// formers are what a program of another version may have left, as changes of ours.
+// formers has states that another version may have left, as changes of our table.
 var formers = map[string]string{
 	"other rules": "",
 	"another priority": `delete chain inet fairway forward
@@ -88,16 +88,16 @@ var formers = map[string]string{
 		add rule inet fairway dropped ip daddr @drops4 drop`,
 }
 
-// TestKilledLoads: nft is killed at each of its runs by number, while another version takes
-// the node over. The old rules run then or the new ones, whole: clients are answered all the
-// time. Sync fails, and says which; the next one repairs it, and leaves nothing behind.
+// TestKilledLoads: nft is killed in each of its runs while another version takes the node over. The kernel then has all
+// old rules or all new rules, and clients are always answered. Sync fails and says which rules run. The next Sync
+// repairs the table, and no remains are left.
 func TestKilledLoads(t *testing.T) {
 	f, n := newFaulty(t), newNode(t, nftables.Config{}, 1)
 	for former, change := range formers {
 		runs := n.killedLoad(f, former, change, 0, "before")
 		for at := 1; at <= runs; at++ {
 			for _, how := range []string{"before", "during", "after"} {
-				if how != "during" || former == "another shape" { // it is one of the others, by chance
+				if how != "during" || former == "another shape" { // the result is that of "before" or "after", by chance
 					n.killedLoad(f, former, change, at, how)
 				}
 			}
@@ -105,8 +105,7 @@ func TestKilledLoads(t *testing.T) {
 	}
 }
 
-// killedLoad is one takeover, in which the at-th run of nft is killed; 0: none. It returns
-// how often nft ran.
+// killedLoad is one takeover, in which the at-th run of nft is killed. 0 means no run. It returns the number of runs.
 func (n *node) killedLoad(f *faulty, former, change string, at int, how string) int {
 	n.t.Helper()
 	name := fmt.Sprintf("%s, run %d killed %s it worked", former, at, how)
@@ -151,8 +150,7 @@ func (n *node) killedLoad(f *faulty, former, change string, at int, how string) 
 	return ran
 }
 
-// TestChangedBetween: what another program changed while no agent ran is undone by the first
-// Sync of the next one.
+// TestChangedBetween: the first Sync of an agent undoes changes that another program made while no agent ran.
 func TestChangedBetween(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
@@ -169,7 +167,7 @@ func TestChangedBetween(t *testing.T) {
 		n.nft(change)
 		n.restart()
 		if err := n.host.Do(func() error { _, err := n.dp.Sync(context.Background(), n.table(all...)); return err }); err != nil {
-			t.Logf("%s: %v", change, err) // the next one repairs it
+			t.Logf("%s: %v", change, err) // the next Sync repairs the table
 		}
 		n.sync(all...)
 		n.ask(n.clients[0], "tcp", "10.96.0.1:80")
@@ -179,8 +177,8 @@ func TestChangedBetween(t *testing.T) {
 	}
 }
 
-// TestCounted: another program empties maps before each of the writes of a first Sync, by
-// number. Sync fails, or all is there, or the next Check notices (of the last write).
+// TestCounted: another program empties maps before one of the writes of a first Sync. Then Sync fails, or the kernel
+// has everything, or (for the last write) the next Check notices.
 func TestCounted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
@@ -190,7 +188,7 @@ func TestCounted(t *testing.T) {
 		writes := 0
 		n.dp.FailWrites(func() error {
 			if writes++; writes == at {
-				_ = exec.Command("nft", "flush map inet fairway endpoints4; flush map inet fairway dispatch; flush set inet fairway pods4").Run() // they may not be there yet
+				_ = exec.Command("nft", "flush map inet fairway endpoints4; flush map inet fairway dispatch; flush set inet fairway pods4").Run() // an error means that the maps do not exist yet
 			}
 			return nil
 		})
@@ -216,7 +214,7 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// drifts is what Check finds.
+// drifts returns the result of Check.
 func (n *node) drifts() bool {
 	n.t.Helper()
 	var drift datapath.Drift
@@ -230,7 +228,7 @@ func (n *node) drifts() bool {
 	return drift.Any()
 }
 
-// holds fails if the kernel does not hold a table.
+// holds fails if the kernel does not have exactly the frontends of a table.
 func (n *node) holds(when string, table *service.Table) {
 	n.t.Helper()
 	var held datapath.Adopted

@@ -2,8 +2,8 @@ package nftables
 
 import "testing"
 
-// FuzzElements: the comments and keys in the kernel's sets, which another release may have written, are read or
-// refused, and what is read is what is written for it.
+// FuzzElements: comments and keys of elements, which another version may have written, are read or refused. A comment
+// or key that is read and written again stays the same.
 func FuzzElements(f *testing.F) {
 	f.Add("default/web:http rr load-balancer", []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 1, 0, 0, 0}, true, false)
 	f.Add("default/web 10800s local", []byte{6, 0, 0, 0, 0, 80, 0, 0, 1, 0, 0, 0}, false, true)

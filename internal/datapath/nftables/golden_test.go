@@ -14,8 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata again")
 
-// TestGolden: the elements and the load-balancing chains that each scenario of the policy
-// puts beside the constant program, into an empty kernel.
+// TestGolden: the elements and load-balancing chains of each scenario, in an empty kernel.
 func TestGolden(t *testing.T) {
 	scenario.Golden(t, ".elements", *update, func(s *scenario.Scenario) (string, error) {
 		d, err := New(Config{CountTraffic: true})
@@ -26,7 +25,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// elements is what the first Sync of a table writes where nothing is.
+// elements returns the Writes of the first Sync of a table into an empty kernel.
 func (d *Datapath) elements(table *service.Table) string {
 	d.state = newState()
 	j := syncJob{Datapath: d, stats: &datapath.Stats{Full: true}, shrunk: map[affinityID]bool{}}

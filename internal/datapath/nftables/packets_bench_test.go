@@ -13,9 +13,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// BenchmarkAffinityPackets is what affinity costs a connect, and a packet of a connection that
-// is open: without any Service with affinity, beside one, and to one. The three take turns;
-// p1, the fastest hundredth, is the least disturbed.
+// BenchmarkAffinityPackets measures a connect, and a packet of an open connection, in three cases that take turns: no
+// Service has affinity, another Service has affinity, the Service has affinity. p1, the fastest hundredth, is the least
+// disturbed.
 func BenchmarkAffinityPackets(b *testing.B) {
 	const connects, exchanges, rounds = 400, 4000, 10
 	n := newNode(b, nftables.Config{}, 1)
@@ -66,7 +66,7 @@ func BenchmarkAffinityPackets(b *testing.B) {
 			}
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of all together: it says nothing
+	b.ReportMetric(0, "ns/op") // the mean of all cases has no meaning
 	names := []string{}
 	for what := range took {
 		names = append(names, what)

@@ -16,10 +16,10 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// patience is for answers that must come, on a machine as busy as it may be.
+// patience is the time to wait for answers that must come, also on a busy machine.
 const patience = 20 * time.Second
 
-// A node is one with three pods that answer, some that ask, and a datapath.
+// A node has a datapath, three pods that answer, and some client pods.
 type node struct {
 	t       testing.TB
 	net     *testnet.Net
@@ -58,7 +58,7 @@ func pod(is4 bool, i int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("fd00:10:244:1::%d", i))
 }
 
-// restart replaces the datapath, as a new process does.
+// restart replaces the datapath, like a new process.
 func (n *node) restart() {
 	n.t.Helper()
 	if n.dp != nil {
@@ -70,7 +70,7 @@ func (n *node) restart() {
 	}
 }
 
-// frontend is one at an address, balanced in a way over the endpoints of its family.
+// frontend returns a frontend at an address, with the endpoints of its family and an algorithm.
 func (n *node) frontend(at string, proto api.Proto, balance service.Algorithm, weights ...uint16) *service.Frontend {
 	addr := netip.MustParseAddrPort(at)
 	r := &service.Route{Masquerade: service.MasqueradeOffCluster}
@@ -125,7 +125,7 @@ func (n *node) sync(frontends ...*service.Frontend) datapath.Stats {
 	return stats
 }
 
-// ask returns who answers a client.
+// ask returns the endpoint that answers a client.
 func (n *node) ask(client *testnet.Host, network, to string) netip.AddrPort {
 	n.t.Helper()
 	got := client.Ask(network, netip.MustParseAddrPort(to), patience)
@@ -135,8 +135,8 @@ func (n *node) ask(client *testnet.Host, network, to string) netip.AddrPort {
 	return got.At
 }
 
-// TestRoundRobin: each Service takes its own turns, whoever else is called meanwhile,
-// and goes on after a restart.
+// TestRoundRobin: each Service takes its own turns, also while clients call other Services, and continues after a
+// restart.
 func TestRoundRobin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
@@ -152,7 +152,7 @@ func TestRoundRobin(t *testing.T) {
 	}
 	for i := range 24 {
 		call("tcp", "10.96.0.1:80")
-		for range i % 3 { // others are called at the same time
+		for range i % 3 { // calls of other Services in between
 			call("tcp", "10.96.0.2:81")
 		}
 		call("udp", "10.96.0.1:80")
@@ -191,8 +191,8 @@ func TestRoundRobin(t *testing.T) {
 	}
 }
 
-// TestWeights: with 600 connections, one endpoint of weight 1 beside one of 3 and one of
-// 8 is outside 10 to 90 once in 10^9.
+// TestWeights: three endpoints have the weights 1, 3 and 8. Of 600 connections the first gets less than 10 or more than
+// 90 only once in 10^9 runs.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
@@ -221,8 +221,8 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestHashes: who always gets the same endpoint, and that not all get the same one. The
-// hash is the same in each run, so chance plays no part.
+// TestHashes: the same source or destination always gets the same endpoint, and not all get the same. The hash is the
+// same in each run, so the test does not depend on chance.
 func TestHashes(t *testing.T) {
 	t.Parallel()
 	const clients, addresses = 8, 8
@@ -248,7 +248,7 @@ func TestHashes(t *testing.T) {
 			used, homes := map[netip.AddrPort]bool{}, map[int]netip.AddrPort{}
 			for c, client := range n.clients {
 				for i := range addresses {
-					key := c // what the choice depends on
+					key := c // the choice depends on this
 					if b == service.DestHash {
 						key = i
 					}
@@ -266,7 +266,7 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// TestCounts: what is counted always, and what only if asked for.
+// TestCounts: rejects and drops are always counted, traffic only if configured.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	for _, traffic := range []bool{false, true} {
@@ -324,8 +324,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestCountsStay: what was counted stays when a Service changes and over a restart, and
-// counting may be switched off and on again.
+// TestCountsStay: counts stay when a Service changes and when the process restarts. Counting of traffic can be switched
+// off and on again.
 func TestCountsStay(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{CountTraffic: true}, 1)
@@ -339,7 +339,7 @@ func TestCountsStay(t *testing.T) {
 			t.Errorf("%v: %v", refuses.Addr, got)
 		}
 	}
-	// Once a Service refused, its count stays when it answers again.
+	// The count of rejects stays when the Service answers again.
 	n.sync(web, n.frontend("10.96.0.2:81", api.TCP, service.Random))
 	n.ask(client, "tcp", "10.96.0.2:81")
 	if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
@@ -352,7 +352,7 @@ func TestCountsStay(t *testing.T) {
 	if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
 		t.Errorf("after a restart: %+v", c)
 	}
-	// Counting may be switched off and on again.
+	// Counting of traffic is switched off and on again.
 	for _, n.cfg.CountTraffic = range []bool{false, true} {
 		n.restart()
 		n.sync(web)

@@ -13,12 +13,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Service that loses an endpoint forgets its clients there, and asks for its own clients alone where there
-// are far more of others: the kernel reads a set of n clients in a time that grows with the square of n.
+// TestPruneBesideMany: a Service that loses an endpoint forgets the clients of this endpoint. If other Services have
+// far more clients, it reads its own clients only: the time to read all n clients grows with the square of n.
 func TestPruneBesideMany(t *testing.T) {
 	n := newNode(t, nftables.Config{}, 1)
 	many := n.frontend("10.96.0.1:80", api.TCP, service.Random)
-	few := make([]*service.Frontend, 6) // of one Service: the last have few buckets
+	few := make([]*service.Frontend, 6) // ports of one Service: the last have few buckets
 	for i := range few {
 		few[i] = n.frontend(fmt.Sprintf("10.96.0.2:%d", 80+i), api.TCP, service.Random)
 		few[i].Service = api.PortName{Name: api.Name{Namespace: "default", Name: "few"}, Port: strconv.Itoa(i)}
@@ -62,7 +62,7 @@ func TestPruneBesideMany(t *testing.T) {
 	}
 }
 
-// count returns how many clients of a list are remembered at an endpoint.
+// count returns the number of remembered clients of a list at an endpoint.
 func count(listed, id string, endpoint int) int {
 	n, _ := strconv.ParseUint(id, 0, 32)
 	return len(regexp.MustCompile(fmt.Sprintf(`%x:%x \. \d+[^,]*: 10\.244\.1\.%d \. 8080`, n>>16, n&0xffff, endpoint)).FindAllString(listed, -1))

@@ -15,9 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestSpoofed: 5,000 SYNs from as many addresses to a Service make entries that end soon
-// where nobody answers, and no more than the Service's share where its endpoints do. Other
-// Services' clients are remembered as before, old ones and new ones, for the whole time.
+// TestSpoofed: a Service gets 5,000 SYNs from 5,000 addresses. Without answers the entries end soon. With answers they
+// are not more than the Service's share. Clients of other Services, old and new, are remembered for the whole time.
 func TestSpoofed(t *testing.T) {
 	t.Parallel()
 	const spoofed, lasts = 5000, 3 * time.Hour
@@ -69,7 +68,7 @@ func TestSpoofed(t *testing.T) {
 			t.Errorf("a client is remembered for %v, want %v", left, lasts)
 		}
 	}
-	// A SYN from a client's address that nobody answers does not make its entry end sooner.
+	// A SYN with a client's address and without an answer does not shorten the life of the client's entry.
 	n.sync(append(all, at("60", n.eps[0]))...)
 	n.ask(n.clients[0], "tcp", "10.96.0.1:60")
 	n.nft("insert rule inet fairway forward tcp dport 8080 tcp flags syn drop")
@@ -87,7 +86,7 @@ func TestSpoofed(t *testing.T) {
 	}
 }
 
-// remembered returns how long the entries of buckets last, by endpoint.
+// remembered returns the lifetimes of the buckets' entries, by endpoint.
 func (n *node) remembered() map[netip.AddrPort][]time.Duration {
 	n.t.Helper()
 	all := map[netip.AddrPort][]time.Duration{}

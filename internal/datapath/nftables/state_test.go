@@ -24,7 +24,7 @@ func mustAdopt(t *testing.T, d *Datapath) *service.Table {
 	return held.Table
 }
 
-// affinityCluster returns a cluster of n Services with affinity; each has another duration.
+// affinityCluster returns a cluster of n Services with affinity and different durations.
 func affinityCluster(n int) *service.Builder {
 	b := service.NewBuilder()
 	for i := range n {
@@ -35,9 +35,9 @@ func affinityCluster(n int) *service.Builder {
 	return b
 }
 
-// TestSweepUnknown: a process that starts removes clients' entries that lead to what
-// their Service does not have, and those of numbers that nobody has: an earlier process
-// was killed before it did, and the number may be given away again.
+// TestSweepUnknown: a process that starts deletes entries of clients with an endpoint that their Service does not have,
+// and entries with an unused affinity ID. An earlier process may have been killed before it deleted them, and the ID
+// may be used again.
 func TestSweepUnknown(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t)
@@ -70,8 +70,7 @@ func TestSweepUnknown(t *testing.T) {
 	}
 }
 
-// TestUpdateChains: the affinity hooks are there while any frontend has affinity,
-// and a chain for each duration.
+// TestUpdateChains: the affinity hooks exist while any frontend has affinity. Each duration has two chains.
 func TestUpdateChains(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t)
@@ -102,7 +101,7 @@ func TestUpdateChains(t *testing.T) {
 		if got := remember(); len(got) != want {
 			t.Errorf("%d durations: %d chains, want %d: %v", n, len(got), want, got[:min(len(got), 10)])
 		}
-		for _, f := range table.Sorted() { // a client may stay longer than asked, not shorter
+		for _, f := range table.Sorted() { // a client may stay longer than configured, not shorter
 			m := d.state.at(f.Key()).extraOrZero()
 			if at := d.state.durations[m.duration]; f.Affinity > 0 && at < m.seconds && n < maxDurations {
 				t.Errorf("%v stays %d s, want %d", f.Key(), at, m.seconds)
@@ -121,7 +120,7 @@ func TestUpdateChains(t *testing.T) {
 	}
 }
 
-// TestNodeIPs: what is known to be the node's own needs no question to the kernel.
+// TestNodeIPs: for known addresses of the node the rules do not ask the kernel whether an address is local.
 func TestNodeIPs(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t)
@@ -156,9 +155,8 @@ func TestNodeIPs(t *testing.T) {
 	}
 }
 
-// TestDedicatedChainsAreFew: of many frontends that take turns only some have a chain for
-// themselves; the others share one. A restart changes nothing, and chains that come free are
-// given to others.
+// TestDedicatedChainsAreFew: of many frontends with round robin only some have dedicated chains, and the others share a
+// chain. A restart changes nothing. When dedicated chains are removed, other frontends get new ones.
 func TestDedicatedChainsAreFew(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t)
@@ -203,7 +201,7 @@ func TestDedicatedChainsAreFew(t *testing.T) {
 		t.Errorf("a restart: %+v, %v", stats, err)
 	}
 	check(again, all, maxDedicated, maxDedicated)
-	// Which of them share is chance. Those go on sharing, the others keep theirs.
+	// Chance decides which frontends share. They continue to share, and the others keep their dedicated chains.
 	check(again, rotating(more, maxDedicated+more), maxDedicated-more, maxDedicated)
 	check(again, rotating(more, maxDedicated+3*more), maxDedicated, maxDedicated)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// load asks, one connection after the other, until the returned function is called,
-// which fails the test if anything was not answered. It returns once the first was.
+// load opens one connection after the other until the caller calls stop. stop fails the test if a connection was not
+// answered. load returns after the first answer.
 func (n *node) load(to string) (stop func()) {
 	n.t.Helper()
 	begun, done := make(chan struct{}), make(chan struct{})
@@ -56,7 +56,7 @@ func (n *node) load(to string) (stop func()) {
 	return stop
 }
 
-// nft runs nft in the node, on text if there are no arguments.
+// nft runs nft in the node. Without arguments its input is text.
 func (n *node) nft(text string, args ...string) string {
 	n.t.Helper()
 	if len(args) == 0 {
@@ -75,7 +75,7 @@ func (n *node) nft(text string, args ...string) string {
 	return string(out)
 }
 
-// TestAnotherVersion: a program with other rules takes over the elements as they are.
+// TestAnotherVersion: a version with other rules takes over the elements unchanged.
 func TestAnotherVersion(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
@@ -99,8 +99,8 @@ func TestAnotherVersion(t *testing.T) {
 	stop()
 }
 
-// TestLeave: while Cleanup takes the table away, another mechanism serves already, and
-// nobody is refused. The other one is a rule behind ours.
+// TestLeave: while Cleanup removes the table, another mechanism serves already, and no connection is refused. The other
+// mechanism is a rule behind ours.
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
@@ -113,7 +113,7 @@ func TestLeave(t *testing.T) {
 	f := n.frontend("10.96.0.1:80", api.TCP, service.Random)
 	f.ClusterIP = true
 	all := []*service.Frontend{f}
-	for i := range 300 { // elements that are taken away one after the other
+	for i := range 300 { // elements that the kernel removes one after the other
 		more := n.frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, i%250), api.TCP, service.Random)
 		more.ClusterIP = true
 		all = append(all, more)

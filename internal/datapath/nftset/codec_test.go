@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestKeys: what is written is what is read back.
+// TestKeys: parsing a key returns the frontend of the key.
 func TestKeys(t *testing.T) {
 	for _, addr := range []string{"10.96.0.1:80", "[fd00:10:96::1]:65535", "0.0.0.0:30080", "[::]:1"} {
 		for _, proto := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
@@ -33,7 +33,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestVerdicts: a route is what its verdict says, but for the endpoints.
+// TestVerdicts: a verdict returns its route, except the endpoints.
 func TestVerdicts(t *testing.T) {
 	for _, r := range []*service.Route{
 		{Action: service.Reject}, {Action: service.Drop}, {}, {Masquerade: service.MasqueradeAll}, {Masquerade: service.MasqueradeOffCluster},
@@ -47,7 +47,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestCounts: an address is in the set as long as a frontend needs it.
+// TestCounts: an address stays in the set while a frontend needs it.
 func TestCounts(t *testing.T) {
 	fr := func(port uint16) *service.Frontend {
 		return &service.Frontend{Addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port), ClusterIP: true}
@@ -75,8 +75,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestChangeSources: a restriction is there before its frontend serves, and its ranges as
-// long as it is.
+// TestChangeSources: a restriction comes before its frontend serves, and its ranges exist as long as the restriction.
 func TestChangeSources(t *testing.T) {
 	k := service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP}
 	restricted := SourcesOf(&service.Frontend{Addr: k.Addr, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/25")}})

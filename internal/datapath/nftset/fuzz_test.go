@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzKeys: bytes that are no key are refused, and a key is what is written for it but for the padding.
+// FuzzKeys: bytes that are no key are refused. A key that is read and written again has the same bytes, except padding.
 func FuzzKeys(f *testing.F) {
 	f.Add([]byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, true, false)
 	f.Add([]byte{17, 0, 0, 0, 0, 53, 0, 0}, false, true)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// source is a program with one of each kind of set; its rules are those of a version.
+// source is a ruleset with a set of each kind. Its rules depend on a version.
 const source = `
 add table inet {{.Table}}
 table inet {{.Table}} {
@@ -51,12 +51,12 @@ table inet {{.Table}} {
 }
 `
 
-// reads is how often something was read.
+// reads is a State: how many times the kernel was read.
 type reads int
 
 func (reads) Explain(service.Key) ([]datapath.Object, error) { return nil, nil }
 
-// A rig is the ruleset of a process. Its state is how often it was read.
+// A rig is the Syncer of a process.
 type rig struct {
 	*Syncer[reads]
 	t     *testing.T
@@ -64,7 +64,7 @@ type rig struct {
 	reads reads
 }
 
-// enter gives the test's thread a network namespace, which ends with the thread.
+// enter moves the test's thread to a new network namespace, which ends with the thread.
 func enter(t *testing.T) {
 	t.Helper()
 	testnet.NeedRoot(t, "makes network namespaces")
@@ -89,7 +89,7 @@ func process(t *testing.T, version int) *rig {
 	return r
 }
 
-// begin begins a Sync without a state, and writes an address.
+// begin begins a Sync that reads the kernel, and writes an address.
 func (r *rig) begin(addr string) (state reads, fresh bool) {
 	r.t.Helper()
 	state, fresh, err := r.Begin(r.t.Context(), r.p)
@@ -100,7 +100,7 @@ func (r *rig) begin(addr string) (state reads, fresh bool) {
 	return state, fresh
 }
 
-// sync is such a Sync.
+// sync runs a whole Sync that reads the kernel and writes an address.
 func (r *rig) sync(addr string) (fresh bool) {
 	r.t.Helper()
 	_, fresh = r.begin(addr)
@@ -125,8 +125,8 @@ func run(t *testing.T, command string) string {
 	return string(out)
 }
 
-// TestRestart: a process that finds its program and its rules loads nothing. What Adopt read
-// is not read again, unless another program has changed something in between.
+// TestRestart: a process that finds its ruleset unchanged loads nothing. It does not read the state of Adopt again,
+// unless another program has changed something in between.
 func TestRestart(t *testing.T) {
 	enter(t)
 	if fresh := process(t, 1).sync("10.96.0.1"); !fresh {
@@ -156,13 +156,13 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestUnfinished: a process ended, or nft was killed, after each step of a switch. The next
-// process finishes it, and what the former release had is gone.
+// TestUnfinished: a process ends after each step of a switch to another version. The next process finishes the switch,
+// and nothing of the older version is left.
 func TestUnfinished(t *testing.T) {
 	enter(t)
 	for steps := range 5 {
 		process(t, 1).sync("10.96.0.1")
-		// Another shape of a set makes the former program go on in a copy of its table.
+		// A set of another type makes the older rules serve from a copy of their table.
 		run(t, "delete map inet tested frontends4; add map inet tested frontends4 { type ipv4_addr : classid; }; add set inet tested former { type ipv4_addr; }")
 		r := process(t, 2)
 		for i, step := range []func(){
@@ -193,8 +193,8 @@ func (r *rig) commit(addr string) {
 	must(r.t, r.Commit(r.t.Context(), nil, []nft.Write{{Set: "cluster-ips4", Key: netip.MustParseAddr(addr).AsSlice(), Add: true}}))
 }
 
-// TestCounted: a Sync without a state fails if the kernel does not hold what was written, and
-// the next one does not.
+// TestCounted: a Sync that reads the kernel fails if a set has another number of elements than were written. The next
+// Sync succeeds.
 func TestCounted(t *testing.T) {
 	enter(t)
 	frontend := FrontendKey(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP})
@@ -224,9 +224,8 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestBeganAnew: a load that had to begin the table anew, after the sets were filled, is an error, and the next Sync
-// fills them again.
-func TestBeganAnew(t *testing.T) {
+// TestRecreated: a Switch that recreates the table, after the sets were filled, fails. The next Sync fills them again.
+func TestRecreated(t *testing.T) {
 	enter(t)
 	r := process(t, 1)
 	r.begin("10.96.0.1")
@@ -241,8 +240,8 @@ func TestBeganAnew(t *testing.T) {
 	}
 }
 
-// TestSays: an error of Begin or Switch says which rules the kernel runs.
-func TestSays(t *testing.T) {
+// TestDescribedErrors: an error of Begin or Switch says which rules the kernel runs.
+func TestDescribedErrors(t *testing.T) {
 	enter(t)
 	refused := errors.New("refused")
 	fails := func(r *rig, want string) {

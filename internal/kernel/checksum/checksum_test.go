@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOf: the example of RFC 1071, section 3, and an IPv4 header as it was on a wire.
+// TestOf: the example of RFC 1071, section 3, and a captured IPv4 header.
 func TestOf(t *testing.T) {
 	if got := Of([]byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7}); got != ^uint16(0xddf2) {
 		t.Errorf("of the RFC's example: %#x", got)
@@ -21,8 +21,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestTransport: a datagram with its checksum in it has the checksum 0, whatever its length; another address, number
-// or byte has another.
+// TestTransport: a datagram of any length that contains its checksum has the checksum 0. With another address, protocol
+// or byte the checksum differs.
 func TestTransport(t *testing.T) {
 	for _, addrs := range []string{"192.0.2.1 198.51.100.7", "2001:db8::1 2001:db8::2"} {
 		a, b, _ := strings.Cut(addrs, " ")

@@ -19,7 +19,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// TestAsk: a dump and single answers, errors of the kernel's, and the next question.
+// TestAsk: a dump, single answers, errors from the kernel, and the request after an error.
 func TestAsk(t *testing.T) {
 	c := open(t)
 	links := 0
@@ -47,7 +47,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestFamily: the kernel's own family of generic netlink is there, and one that nobody has is not.
+// TestFamily: the family nlctrl exists, and an invented family does not.
 func TestFamily(t *testing.T) {
 	if n, err := Family(t.Context(), "nlctrl"); err != nil || n != unix.GENL_ID_CTRL {
 		t.Errorf("%d, %v", n, err)
@@ -57,8 +57,8 @@ func TestFamily(t *testing.T) {
 	}
 }
 
-// TestAskEnds: a question that the kernel does not answer ends with its context. The kernel
-// takes a message of the kind NOOP and says nothing.
+// TestAskEnds: a request that the kernel does not answer ends with its context. The kernel accepts a message NOOP and
+// sends no answer.
 func TestAskEnds(t *testing.T) {
 	c := open(t)
 	done := errors.New("done")

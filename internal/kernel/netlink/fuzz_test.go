@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzAttributes: no bytes make the reader panic or read beyond them, and it finds what
-// mdlayher's decoder finds.
+// FuzzAttributes: no bytes make the parser panic or read beyond them. It finds the same attributes as mdlayher's
+// decoder.
 func FuzzAttributes(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(AppendText(AppendText(nil, 1, "fairway"), 2|unix.NLA_F_NESTED, ""))
@@ -33,7 +33,7 @@ func FuzzAttributes(f *testing.F) {
 		}
 		d, reference := netlink.NewAttributeDecoder(b)
 		if reference != nil || err != nil {
-			return // they differ in what they call wrong
+			return // the two parsers refuse different input
 		}
 		for i := 0; d.Next(); i++ {
 			if i >= len(got) || got[i].typ != d.Type() || !bytes.Equal(got[i].data, d.Bytes()) {
@@ -43,7 +43,7 @@ func FuzzAttributes(f *testing.F) {
 	})
 }
 
-// FuzzAnswers: no datagram makes the reader panic, and all that it hands over is of it.
+// FuzzAnswers: no datagram makes the parser panic, and every answer is a part of the datagram.
 func FuzzAnswers(f *testing.F) {
 	e := binary.NativeEndian
 	message := func(typ uint16, body ...byte) []byte {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial opens a socket to which nothing is sent: to receive waits.
+// dial opens a socket that gets no messages, so that Receive waits.
 func dial(t *testing.T) *netlink.Conn {
 	t.Helper()
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
@@ -25,7 +25,7 @@ func receive(c *netlink.Conn) func() error {
 	return func() error { _, err := c.Receive(); return err }
 }
 
-// TestSilence: to wait for an answer that does not come ends with the context.
+// TestSilence: a call that waits for an answer ends with its context.
 func TestSilence(t *testing.T) {
 	c := dial(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestNext: the deadline of one exchange does not hit the next.
+// TestNext: the deadline of one exchange does not end the next exchange.
 func TestNext(t *testing.T) {
 	c := dial(t)
 	links := func() error {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestNftIsNotBelieved: a program nft that reports success and has done nothing is an error, of Declare and of
-// Load, and what ran goes on.
+// TestNftIsNotBelieved: if nft reports success but has done nothing, Declare and Load fail, and the old rules stay.
 func TestNftIsNotBelieved(t *testing.T) {
 	table, _ := open(t)
 	must(t, table.Delete(t.Context()))

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkElements reads 50,000 elements with comments, as many as there are frontends of
-// 50,000 Services.
+// BenchmarkElements reads 50,000 elements with comments, like the frontends of 50,000 Services.
 func BenchmarkElements(b *testing.B) {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

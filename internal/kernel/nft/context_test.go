@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEnded: with a context that has ended, no function waits for the kernel, and none
-// changes anything.
+// TestEnded: with a context that has ended, all functions return at once and change nothing.
 func TestEnded(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
@@ -58,14 +57,14 @@ func TestEnded(t *testing.T) {
 	if after := list(t, "table inet tested"); after != before {
 		t.Errorf("before\n%s\nafter\n%s", before, after)
 	}
-	// Nothing is left on the sockets.
+	// The sockets hold no unread answers.
 	must(t, table.Commit(t.Context(), nil, []Write{number(2)}))
 	if got, err := table.numbers(t.Context()); err != nil || len(got) != 2 {
 		t.Errorf("elements %v, error %v", got, err)
 	}
 }
 
-// TestHangs: the error of an nft that does not end says what it was doing when it was killed.
+// TestHangs: if nft does not end and is killed, the error describes its last activity.
 func TestHangs(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte("#!/bin/sh\necho begun >&2\nexec sleep 1000\n"), 0o755))
@@ -78,7 +77,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestCancelDump: a dump that is under way ends with its context.
+// TestCancelDump: a dump in progress ends with its context.
 func TestCancelDump(t *testing.T) {
 	table, _ := open(t)
 	const many = 100000
@@ -88,14 +87,14 @@ func TestCancelDump(t *testing.T) {
 		ws[i].Comment = ""
 	}
 	must(t, table.Commit(t.Context(), nil, ws))
-	// While elements are handed over.
+	// The context ends between two elements.
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := 0
 	err := table.Elements(ctx, "numbers", func(Element) error { seen++; cancel(); return nil })
 	if !errors.Is(err, context.Canceled) || seen == 0 || seen == many {
 		t.Errorf("after %d elements: error %v", seen, err)
 	}
-	// While they are read: a dump that has begun is cancelled, wherever it is.
+	// The context ends somewhere in the dump.
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	dumped := 0
@@ -108,7 +107,7 @@ func TestCancelDump(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("dump %d: error %v", dumped, err)
 	}
-	// The next question gets its own answer.
+	// The next request gets its own answer.
 	seen = 0
 	must(t, table.Elements(t.Context(), "numbers", func(Element) error { seen++; return nil }))
 	if seen != many {
@@ -116,8 +115,8 @@ func TestCancelDump(t *testing.T) {
 	}
 }
 
-// TestSilentKernel: a commit that the kernel does not answer ends with its context. The
-// kernel takes a message of the kind NOOP and does not answer.
+// TestSilentKernel: a commit that the kernel does not answer ends with its context. The kernel accepts a message NOOP
+// and sends no answer.
 func TestSilentKernel(t *testing.T) {
 	table, _ := open(t)
 	must(t, table.openWrite())

@@ -15,14 +15,14 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/childfault"
 )
 
-// A change is what a mode does to a table when it starts.
+// A change is the start of a mode on a node: from one ruleset to the next.
 type change struct {
 	name      string
-	from      *Ruleset // what runs before; nil: nothing
+	from      *Ruleset // the ruleset before; nil: none
 	to        *Ruleset
-	key, next []byte // the element that blocks, in each
-	reload    bool   // the program runs, and its rules were changed by another program
-	every     int    // a step that only asks fails one time in so many
+	key, next []byte // the element that blocks packets, in each ruleset
+	reload    bool   // the kernel runs the ruleset, but another program changed its rules
+	every     int    // of this many read-only steps one fails
 }
 
 func changes() []change {
@@ -39,7 +39,7 @@ func changes() []change {
 	}
 }
 
-// start does what a mode does: declare, fill, switch over, remove what is left.
+// start does the same as a mode: declare, fill, switch, and remove the remains.
 func (c *change) start(ctx context.Context, t *Table) error {
 	did, err := t.Declare(ctx, c.to)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *change) start(ctx context.Context, t *Table) error {
 	return t.Prune(ctx, c.to)
 }
 
-// blocked reports whether a packet to the element's address is dropped.
+// blocked reports whether the rules drop a packet to the address of the element.
 func blocked(t *testing.T) bool {
 	t.Helper()
 	c, err := net.Dial("udp", "127.0.0.1:9")
@@ -83,18 +83,18 @@ func blocked(t *testing.T) bool {
 	return errors.Is(err, unix.EPERM)
 }
 
-// A bench runs one change again and again, each time from the start.
+// A bench runs the same change many times. Each run begins with the same state of the kernel.
 type faultBench struct {
 	*change
 	t      *testing.T
 	nft    string
-	before string          // what the kernel holds at the start
-	after  string          // and in the end
-	whole  map[string]bool // and between two writes
-	healed map[string]bool // who has made it what is wanted from there
+	before string          // the state of the kernel at the start
+	after  string          // the state in the end
+	whole  map[string]bool // the states between two writes
+	healed map[string]bool // the states from which a process reached the end
 }
 
-// reset takes the kernel back to the start.
+// reset makes the kernel return to the start.
 func (b *faultBench) reset() {
 	b.t.Helper()
 	b.load("flush ruleset\n" + b.before)
@@ -109,7 +109,7 @@ func (b *faultBench) load(text string) {
 	}
 }
 
-// held is what the kernel holds.
+// held returns the state of the kernel.
 func (b *faultBench) held() string {
 	b.t.Helper()
 	out, err := exec.Command(b.nft, "list", "ruleset").CombinedOutput()
@@ -117,8 +117,8 @@ func (b *faultBench) held() string {
 	return string(out)
 }
 
-// check holds after each fault: the rules are the old ones or the new ones, whole; and they
-// are made the new ones by the next run, of this process or of another.
+// check is called after each fault. The kernel has all old rules or all new rules. The next run, of this process or of
+// another, makes the kernel run the new rules.
 func (b *faultBench) check(name, kind string, table *Table, err error, mayWork bool) {
 	b.t.Helper()
 	is := b.held()
@@ -145,7 +145,7 @@ func (b *faultBench) check(name, kind string, table *Table, err error, mayWork b
 	}
 }
 
-// heals makes the kernel hold what is wanted.
+// heals runs the change again without faults, and expects the state of the end.
 func (b *faultBench) heals(name string, table *Table) {
 	b.t.Helper()
 	if err := b.start(b.t.Context(), table); err != nil {
@@ -157,8 +157,8 @@ func (b *faultBench) heals(name string, table *Table) {
 
 var errWrite = errors.New("this write fails")
 
-// TestStepFaults: nft fails in each way at each of its system calls, and each write of ours
-// fails, while a table gets another program.
+// TestStepFaults: while a table gets another ruleset, nft fails at each of its system calls in each way, and each write
+// of this process fails.
 func TestStepFaults(t *testing.T) {
 	for _, c := range changes() {
 		t.Run(c.name, func(t *testing.T) { stepFaults(t, &c) })

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// FuzzParse: no answer makes a parser panic, and what it returns is not larger than the
-// answer. The seeds in testdata are what a kernel sent (TestSeeds -update).
+// FuzzParse: no answer makes a parser panic, and no result is larger than the answer. The seeds in testdata are answers
+// of a kernel (TestSeeds -update).
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -45,7 +45,7 @@ func FuzzParse(f *testing.F) {
 
 var update = flag.Bool("update", false, "write the fuzzers' seeds")
 
-// TestSeeds: the kernel's answers are read without an error. With -update they become seeds.
+// TestSeeds: the parsers read the kernel's answers without an error. With -update the answers become seeds.
 func TestSeeds(t *testing.T) {
 	table, _ := open(t)
 	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// foreign runs the program nft, which the ledger does not know of.
+// foreign runs the program nft without the ledger's knowledge.
 func foreign(t *testing.T, text string) {
 	t.Helper()
 	cmd := exec.Command("nft", "-f", "-")
@@ -22,7 +22,7 @@ func foreign(t *testing.T, text string) {
 	}
 }
 
-// other opens another Table beside that of open, with the same program.
+// other opens another Table in the namespace of open, with the same ruleset.
 func other(t *testing.T, name string) *Table {
 	t.Helper()
 	table := New(name)
@@ -50,8 +50,7 @@ func (w *Watch) finds(t *testing.T, when string, want Change) (accept func()) {
 	return accept
 }
 
-// TestOtherTable: what another table of this process writes, in every way, is no reason
-// to read this one.
+// TestOtherTable: a Watch finds no change when another Table of this process writes in any way.
 func TestOtherTable(t *testing.T) {
 	table, p := open(t)
 	two := other(t, "second")
@@ -62,7 +61,7 @@ func TestOtherTable(t *testing.T) {
 	w.finds(t, "after 100 commits", Nothing)
 	for i, f := range []func() error{
 		func() error { return two.Run(t.Context(), "add element inet second old { 10.0.0.1 }") },
-		func() error { return two.Run(t.Context(), "table inet second {}") }, // which changes nothing
+		func() error { return two.Run(t.Context(), "table inet second {}") }, // changes nothing
 		func() error { _, err := two.Load(t.Context(), p, true); return err },
 		func() error {
 			next := &Ruleset{Source: strings.Replace(second, "set nets", "set networks", 1), DynamicChain: keep}
@@ -90,7 +89,7 @@ func TestOtherTable(t *testing.T) {
 	w.finds(t, "after another program's write", Elements)
 }
 
-// TestRestore: iptables-nft-restore is told of, and does not count for more than it was.
+// TestRestore: the transactions of iptables-nft-restore count as our own, and no others.
 func TestRestore(t *testing.T) {
 	table, _ := open(t)
 	w := watched(t, table)
@@ -122,18 +121,18 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestNothingWritten: a transaction that changes nothing makes no generation, so that it
-// must not stand for another program's.
+// TestNothingWritten: a transaction without a change makes no generation. So the generation of another program must not
+// be taken for ours.
 func TestNothingWritten(t *testing.T) {
 	table, _ := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
 	w := watched(t, table)
-	must(t, table.Commit(t.Context(), nil, []Write{number(1)})) // is there
+	must(t, table.Commit(t.Context(), nil, []Write{number(1)})) // the element exists
 	foreign(t, "flush map inet tested numbers")
 	w.finds(t, "after another program's write", Elements)
 }
 
-// TestSameName: another Table of the same name is another program to this one.
+// TestSameName: a second Table of the same name counts as another program.
 func TestSameName(t *testing.T) {
 	table, _ := open(t)
 	two := New("tested")
@@ -146,20 +145,19 @@ func TestSameName(t *testing.T) {
 	}
 }
 
-// TestAtTheSameTime: two tables commit from two goroutines, and the program nft runs; the
-// Watch of each finds nothing meanwhile, and what another program does afterwards.
+// TestAtTheSameTime: two Tables commit from two goroutines while nft runs. Their Watches find no change. Afterwards
+// they find the change of another program.
 func TestAtTheSameTime(t *testing.T) {
 	table, _ := open(t)
 	two := other(t, "second")
-	must(t, two.Commit(t.Context(), nil, []Write{number(0)})) // its sockets are open
+	must(t, two.Commit(t.Context(), nil, []Write{number(0)})) // this opens the sockets
 	w, w2 := watched(t, table), watched(t, two)
-	// Some commits for each of ours: the program nft starts anew when another one comes, so
-	// that without end it would not come to its own.
+	// The number of commits is limited: nft starts again after each foreign commit, and would never finish.
 	writes := make(chan int, 300*10)
 	var alone sync.Mutex
 	quiet := true // no other program has written
 	var writer sync.WaitGroup
-	writer.Go(func() { // on any thread: the sockets know their namespace
+	writer.Go(func() { // on any thread: the sockets have their namespace
 		for i := range writes {
 			one := number(i % 50)
 			one.Del, one.Add = i%100 >= 50, i%100 < 50
@@ -196,8 +194,8 @@ func TestAtTheSameTime(t *testing.T) {
 	w.finds(t, "accepted", Nothing)
 }
 
-// TestReference: after any row of writes, ours and foreign, a Watch finds something if,
-// and only if, one of them was foreign.
+// TestReference: after any sequence of our own and foreign writes, a Watch finds a change if and only if one write was
+// foreign.
 func TestReference(t *testing.T) {
 	table, p := open(t)
 	two := other(t, "second")
@@ -247,7 +245,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestLedger: what is too old is not known, and the kernel leaves out generation 0.
+// TestLedger: the ledger forgets old generations, and knows that the kernel skips generation 0.
 func TestLedger(t *testing.T) {
 	one, two := &origin{"one"}, &origin{"two"}
 	l := &ledger{commits: map[chan struct{}]bool{}}
@@ -272,7 +270,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerEnds: with its last Table the ledger of a namespace is gone.
+// TestLedgerEnds: the ledger of a namespace ends with its last Table.
 func TestLedgerEnds(t *testing.T) {
 	table, _ := open(t)
 	two := other(t, "second")

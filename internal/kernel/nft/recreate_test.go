@@ -2,7 +2,7 @@ package nft
 
 import "testing"
 
-// TestLater: the line of a base chain, as nft lists it, with the next priority.
+// TestLater: the line of a base chain in nft's listing gets the next higher priority.
 func TestLater(t *testing.T) {
 	const kind = "\t\ttype filter hook prerouting"
 	for line, want := range map[string]string{

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSeal: a process finds out that another program has changed rules while none of ours
-// watched, and that a load was never finished. Counters of rules do not count.
+// TestSeal: a process finds out that another program changed rules while no process of ours ran, and that a load was
+// not finished. Changed counters are no change.
 func TestSeal(t *testing.T) {
 	table, p := open(t)
 	sealed := func(when string, want bool) {
@@ -59,7 +59,7 @@ func TestSeal(t *testing.T) {
 	sealed("without a table", false)
 }
 
-// TestSetCounts: the kernel's own counts, and those that are read, are the elements.
+// TestSetCounts: Counts returns the number of elements, whether the kernel reports it or not.
 func TestSetCounts(t *testing.T) {
 	table, _ := open(t)
 	short := number(1)

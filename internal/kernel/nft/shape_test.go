@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRefused: an nft that is killed, hangs, is refused, absent, or does something else,
-// changes nothing. The next one loads what was wanted, and no element was lost.
+// TestRefused: if nft is killed, hangs, is refused or is missing, the kernel stays as it was. The next run of nft loads
+// the ruleset, and no element is lost.
 func TestRefused(t *testing.T) {
 	for name, script := range map[string]string{
 		"killed":      "kill -9 $$",
@@ -51,7 +51,7 @@ func TestRefused(t *testing.T) {
 			}
 			next := &Ruleset{Source: strings.ReplaceAll(second, "@nets accept", "@nets drop"), DynamicChain: keep}
 			if did, err := table.Declare(ctx, next); err == nil {
-				// Its sets are there: an nft that does nothing is found out by the next step only.
+				// The sets exist already, so only the next step notices that nft does nothing.
 				if name != "no change" {
 					t.Errorf("declared: %v", did)
 				}
@@ -75,7 +75,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNoDescriptors: without a free descriptor nft cannot be started.
+// TestNoDescriptors: without a free file descriptor nft cannot start, and the kernel stays as it was.
 func TestNoDescriptors(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
@@ -97,8 +97,7 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
-// TestMovedChain: a base chain at another priority, hook or type, or that was none, is
-// replaced; elements stay.
+// TestMovedChain: a base chain with another priority, hook or type is replaced in place, and elements stay.
 func TestMovedChain(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
@@ -122,13 +121,13 @@ func TestMovedChain(t *testing.T) {
 	if out := list(t, "chain inet tested input"); err != nil || did != InPlace || strings.Contains(out, "hook") {
 		t.Errorf("no hook: loaded %v, error %v\n%s", did, err, out)
 	}
-	// A chain that becomes a base chain may have verdicts of maps that lead to it.
+	// If a chain becomes a base chain, the table is recreated: verdicts of maps may lead to the chain.
 	if did, err := table.Load(t.Context(), p, false); err != nil || did != Recreated {
 		t.Errorf("a hook again: loaded %v, error %v", did, err)
 	}
 }
 
-// blocks is a program that drops what leaves for the addresses of its set, of that type.
+// blocks returns a ruleset that drops packets to the addresses in its set. set has the type of the set.
 func blocks(set string) *Ruleset {
 	return &Ruleset{Source: fmt.Sprintf(`
 add table inet {{.Table}}
@@ -146,9 +145,9 @@ table inet {{.Table}} {
 `, set, map[bool]string{true: "ip daddr . udp dport", false: "ip daddr"}[strings.Contains(set, " . ")])}
 }
 
-// TestAnew: a set of the same name has another type. What runs goes on, whole, until the
-// new rules are loaded with all elements, and also if nft fails or the process ends between.
-func TestAnew(t *testing.T) {
+// TestRecreate: a set of the same name has another type. The old rules serve until the new rules are loaded with all
+// elements, also if the process ends in between.
+func TestRecreate(t *testing.T) {
 	table, _ := open(t)
 	must(t, table.Delete(t.Context()))
 	must(t, exec.Command("ip", "link", "set", "lo", "up").Run())
@@ -167,7 +166,7 @@ func TestAnew(t *testing.T) {
 	must(t, table.Commit(t.Context(), nil, []Write{{Set: "blocked", Key: key, Add: true}}))
 	blocked("at first", true)
 	next := blocks("type ipv4_addr . inet_service")
-	for _, cut := range []bool{false, true} { // a new process comes between
+	for _, cut := range []bool{false, true} { // true: a new process continues
 		if cut {
 			table.Close()
 			table = New("tested")
@@ -192,7 +191,7 @@ func TestAnew(t *testing.T) {
 	if out := list(t, "tables"); out != "table inet tested\n" {
 		t.Errorf("tables:\n%s", out)
 	}
-	// Without a Declare the table begins anew at once.
+	// Without a Declare, Load recreates the table at once.
 	if did, err := table.Load(t.Context(), blocks("type ipv4_addr; flags interval"), false); err != nil || did != Recreated {
 		t.Errorf("another shape: loaded %v, error %v", did, err)
 	}
@@ -206,7 +205,7 @@ func TestAnew(t *testing.T) {
 	}
 }
 
-// TestShapes: what a program declares is what the kernel holds after it was loaded.
+// TestShapes: after a load the kernel has the shapes that the ruleset declares.
 func TestShapes(t *testing.T) {
 	table, p := open(t)
 	same := func(p *Ruleset) {

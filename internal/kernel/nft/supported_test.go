@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestSupported: a kernel that has no socket of netfilter's has no nf_tables, which is no error;
-// this one has.
+// TestSupported: if the kernel refuses netfilter sockets, Supported returns false without an error. This kernel has
+// nf_tables.
 func TestSupported(t *testing.T) {
 	testnet.NeedRoot(t, "nf_tables")
 	var here Reader
@@ -41,8 +41,7 @@ func TestSupported(t *testing.T) {
 	}
 }
 
-// refuseNetfilter makes the kernel refuse this thread sockets of netfilter's, as one without
-// nfnetlink does.
+// refuseNetfilter makes the kernel refuse netfilter sockets to this thread, like a kernel without nfnetlink.
 func refuseNetfilter() error {
 	// Offsets in struct seccomp_data: the number of the system call, its first and third argument
 	// (their lower half, on machines of both our architectures).

@@ -19,7 +19,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// first is a program with one of each; second is the next version of it.
+// first is a ruleset with a set of each kind. second is the next version.
 const first = `
 add table inet {{.Table}}
 table inet {{.Table}} {
@@ -85,8 +85,8 @@ table inet {{.Table}} {
 
 func keep(chain string) bool { return strings.HasPrefix(chain, "way-") }
 
-// open gives the test's thread a network namespace of its own, which ends with the
-// thread, and a table in it with the first program.
+// open moves the test's thread to a new network namespace, which ends with the thread. It returns a table in it, with
+// the first ruleset loaded.
 func open(t *testing.T) (*Table, *Ruleset) {
 	t.Helper()
 	testnet.NeedRoot(t, "makes network namespaces")
@@ -118,7 +118,7 @@ func list(t *testing.T, what string) string {
 	return string(out)
 }
 
-// number is an element of the map numbers.
+// number returns the Write of the i-th element in the map numbers.
 func number(i int) Write {
 	return Write{Set: "numbers", Key: []byte{10, byte(i >> 16), byte(i >> 8), byte(i)}, Data: []byte{byte(i), 0, 0, 0}, Comment: fmt.Sprint("c", i), Add: true}
 }
@@ -133,7 +133,7 @@ func (t *Table) numbers(ctx context.Context) (map[string]string, error) {
 
 func TestElements(t *testing.T) {
 	table, _ := open(t)
-	// More than one transaction takes, and many pages of a dump.
+	// More elements than one transaction has, and many pages of a dump.
 	var ws []Write
 	want := map[string]string{}
 	for i := range elementsPerCommit + elementsPerMessage + 7 {
@@ -147,7 +147,7 @@ func TestElements(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("wrote %d elements, read %d", len(want), len(got))
 	}
-	// Other data under a key that is there; and one that goes.
+	// One element gets other data, and one is deleted.
 	other := number(5)
 	other.Data, other.Del = []byte{9, 0, 0, 9}, true
 	gone := number(6)
@@ -158,7 +158,7 @@ func TestElements(t *testing.T) {
 	if got[fmt.Sprint(other.Key, other.Data)] != "c5" || len(got) != len(want)-1 {
 		t.Errorf("after a change there are %d elements, want %d", len(got), len(want)-1)
 	}
-	// A timeout, and a verdict.
+	// An element with a timeout, and one with a verdict.
 	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
 		c.AddChain(table.Chain("way-1"))
 		return true, nil
@@ -204,7 +204,7 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// TestLoad: a program is loaded once, another version keeps elements and what is kept.
+// TestLoad: a ruleset is loaded once. Another version keeps elements and dynamic chains.
 func TestLoad(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
@@ -237,7 +237,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestNextVersion: what the new program has not is pruned, elements stay.
+// TestNextVersion: Prune removes the sets and chains that the next version lacks. Elements stay.
 func TestNextVersion(t *testing.T) {
 	table, p := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{number(1), {Set: "dispatch", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
@@ -260,7 +260,7 @@ func TestNextVersion(t *testing.T) {
 	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded != InPlace {
 		t.Errorf("back to the first: loaded %v, error %v", loaded, err)
 	}
-	// A set of another shape under the same name: it begins anew.
+	// A set of the same name has another type: the table is recreated.
 	other := &Ruleset{Source: strings.Replace(second, "type ipv4_addr : classid", "type ipv6_addr . inet_service : classid", 1), DynamicChain: keep}
 	if loaded, err := table.Load(t.Context(), other, false); err != nil || loaded != Recreated {
 		t.Errorf("another shape: loaded %v, error %v", loaded, err)
@@ -270,7 +270,7 @@ func TestNextVersion(t *testing.T) {
 	}
 }
 
-// TestDeclare: a version is prepared beside the one that runs, and then takes over.
+// TestDeclare: the sets of a version are added while another version runs. Load switches the rules.
 func TestDeclare(t *testing.T) {
 	table, p := open(t)
 	if runs, err := table.Declare(t.Context(), p); err != nil || runs != Unchanged {
@@ -299,7 +299,7 @@ func TestDeclare(t *testing.T) {
 	}
 }
 
-// TestCounters: what elements count is read.
+// TestCounters: Elements reads the counters of elements.
 func TestCounters(t *testing.T) {
 	table, _ := open(t)
 	must(t, table.Commit(t.Context(), nil, []Write{{Set: "counted", Key: []byte{10, 0, 0, 1}, Add: true}}))
@@ -396,7 +396,7 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestFaults: a write that fails leaves nothing queued, and nothing half done.
+// TestFaults: a write that fails leaves no queued messages, and no half of its changes.
 func TestFaults(t *testing.T) {
 	table, p := open(t)
 	injected := errors.New("injected")

@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/numbers.md")
 
-// TestOverlaps: no two of ours are the same, and none is another program's default, unless
-// both mean the same by it.
+// TestOverlaps: no two numbers of Fairway overlap, and no number is the default of another program, unless Shared gives
+// a reason.
 func TestOverlaps(t *testing.T) {
 	others := readOthers(t)
 	for i, n := range Ours {
@@ -58,7 +58,7 @@ func readOthers(t *testing.T) []Number {
 	return others
 }
 
-// TestParseOthers: a line that cannot be read is refused, by its number.
+// TestParseOthers: the parser refuses a wrong line, and names its number.
 func TestParseOthers(t *testing.T) {
 	for text, want := range map[string]string{
 		"TCP port:\n  53-54  DNS programs  DNS\n":          "",
@@ -77,7 +77,7 @@ func TestParseOthers(t *testing.T) {
 	}
 }
 
-// TestFormer: the numbers that had to move would be found today.
+// TestFormer: TestOverlaps would find the conflicts of numbers that had to change.
 func TestFormer(t *testing.T) {
 	for _, former := range []Number{{Space: PacketMark, From: 0x2000}, {Space: ConnMark, From: 0x0800_0000}} {
 		found := false
@@ -90,10 +90,10 @@ func TestFormer(t *testing.T) {
 	}
 }
 
-// internalDir is internal/, from this package.
+// internalDir is the path of internal/ from this package.
 const internalDir = "../.."
 
-// TestHooks: the hooks in the register are those in the rulesets.
+// TestHooks: the register and the rulesets have the same hooks.
 func TestHooks(t *testing.T) {
 	files := map[string]string{
 		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
@@ -158,7 +158,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestRegistered: every constant of a space is in the register, so that its overlaps are looked for.
+// TestRegistered: the register has every constant, so that TestOverlaps sees it.
 func TestRegistered(t *testing.T) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, "numbers.go", nil, 0)
@@ -167,7 +167,7 @@ func TestRegistered(t *testing.T) {
 	}
 	quiet := types.Config{Error: func(error) {}, Importer: nil} // the values need no imports
 	pkg, _ := quiet.Check("numbers", fset, []*ast.File{file}, nil)
-	parts := []string{"MasqueradeBit", "MaskEgress", "MaskFence", "ConnMarkNumber", "PortsUserspace", "RouteTablesEgress"} // of another one, or how many
+	parts := []string{"MasqueradeBit", "MaskEgress", "MaskFence", "ConnMarkNumber", "PortsUserspace", "RouteTablesEgress"} // parts of other numbers, or counts
 	spaces := map[string][]Space{
 		"Mark": {PacketMark}, "Egress": {PacketMark}, "ConnMark": {ConnMark}, "Priority": {Priority}, "RouteProtocol": {RouteProto},
 		"RouteTable": {RouteTable}, "RulePriority": {RulePriority}, "Port": {TCPPort, UDPPort},
@@ -222,7 +222,7 @@ func hookPriority(t *testing.T, text string) int {
 	return n
 }
 
-// TestDocs: docs/numbers.md has what the register has.
+// TestDocs: docs/numbers.md is generated from the register.
 func TestDocs(t *testing.T) {
 	path := filepath.Join("..", "..", "..", "docs", "numbers.md")
 	want := docs(readOthers(t))

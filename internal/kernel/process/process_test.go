@@ -10,10 +10,9 @@ import (
 	"testing"
 )
 
-// TestReleaseProgram: most of the program's pages are given back, and it goes on: each function that
-// runs afterwards is mapped again.
+// TestReleaseProgram: most pages of the program are unmapped, and the program goes on.
 func TestReleaseProgram(t *testing.T) {
-	if err := exec.Command("true").Run(); err != nil { // uses some of it
+	if err := exec.Command("true").Run(); err != nil { // maps some more pages
 		t.Fatal(err)
 	}
 	before := resident(t)
@@ -28,7 +27,7 @@ func TestReleaseProgram(t *testing.T) {
 	}
 }
 
-// resident returns how much of the program's file is mapped and in memory, in kB.
+// resident returns the size in kB of the program's pages that are mapped and in memory.
 func resident(t *testing.T) (kb int) {
 	t.Helper()
 	self, err := os.Readlink("/proc/self/exe")
@@ -53,8 +52,8 @@ func resident(t *testing.T) (kb int) {
 	return kb
 }
 
-// TestReleasable: only what the file has again is released: nothing that may be written, nothing that
-// was written before it became read-only, and nothing of another file.
+// TestReleasable: a mapping is released only if the file has the same bytes. It is not writable, no page was written
+// before it became read-only, and it belongs to the program's file.
 func TestReleasable(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "smaps"))
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// TestWriteFile writes as an unprivileged container does: /proc/sys is read-only, and the
-// host's /proc/sys/net is mounted elsewhere, or is not.
+// TestWriteFile writes like an unprivileged container: /proc/sys is read-only, and the host's /proc/sys/net is mounted
+// at Host, or not at all.
 func TestWriteFile(t *testing.T) {
 	testnet.NeedRoot(t, "mounts /proc/sys read-only")
 	root := t.TempDir()
@@ -69,7 +69,7 @@ func inContainer(t *testing.T, root string) error {
 	return nil
 }
 
-// isolate gives the calling thread, and no other, mounts and a network of its own.
+// isolate gives the calling thread its own mounts and its own network.
 func isolate() error {
 	runtime.LockOSThread() // and never unlock it
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWNET); err != nil {
