@@ -107,7 +107,9 @@ func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 	}
 	// There are more IDs than frontends, so NextFree always finds one.
 	last := &s.lastAffinityID[few/affinityFew]
-	number, _ := lb.NextFree(uint32(*last), uint32(affinityFew-1), func(n uint32) bool { return s.affinityPorts[affinityRange|few|affinityID(n)] != nil })
+	number, _ := lb.NextFree(uint32(*last), uint32(affinityFew-1), func(n uint32) bool {
+		return s.affinityPorts[affinityRange|few|affinityID(n)] != nil
+	})
 	s.registerAffinityID(n, affinityRange|few|affinityID(number))
 	*last = affinityID(number)
 	return s.affinityIDs[n]

@@ -185,7 +185,10 @@ func (f family) choose(v verdictID) []expr.Any {
 		rule = append(rule,
 			&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: addr, Len: f.size},
 			// Without a seed the kernel takes a random one. All nodes and modes must choose the same endpoint.
-			&expr.Hash{SourceRegister: hashReg, DestRegister: reg1, Length: f.size, Modulus: slots, Seed: lb.HashSeed, Offset: offset, Type: expr.HashTypeJenkins},
+			&expr.Hash{
+				SourceRegister: hashReg, DestRegister: reg1, Length: f.size,
+				Modulus: slots, Seed: lb.HashSeed, Offset: offset, Type: expr.HashTypeJenkins,
+			},
 		)
 	default:
 		rule = append(rule, &expr.Numgen{Register: reg1, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset})

@@ -292,7 +292,8 @@ func (r *Syncer[S]) verifyCounts(ctx context.Context) error {
 	for set, want := range r.wantCounts {
 		if n, counted := got[set]; counted && n != want {
 			r.reload = true
-			return fmt.Errorf("set %s holds %d elements after %d were written [another program changes table %s; it is read and repaired next]", set, n, want, r.Table.Name())
+			return fmt.Errorf("set %s has %d elements, but must have the %d written ones"+
+				" [another program changes table %s; the next pass reads and repairs it]", set, n, want, r.Table.Name())
 		}
 	}
 	return nil
