@@ -8,7 +8,7 @@ import (
 // An AddrSet is a set of addresses, sorted. The zero value is empty.
 type AddrSet []netip.Addr
 
-// NewAddrSet returns the set of the valid ones of all.
+// NewAddrSet returns the set of all valid addresses, without zones.
 func NewAddrSet(all ...netip.Addr) AddrSet {
 	var s AddrSet
 	for _, a := range all {

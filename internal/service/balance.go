@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// An Algorithm says how new connections are spread over the endpoints of a Frontend.
-// Weights (Endpoint.Weight) count with every one of them. The zero value is Random.
+// An Algorithm spreads new connections over the endpoints of a Frontend. All algorithms respect weights
+// (Endpoint.Weight). The zero value is Random.
 type Algorithm uint8
 
-// The algorithms. Which of them a datapath can do, its Algorithms says.
+// The algorithms. Capabilities.Algorithms says which algorithms a datapath has.
 const (
 	Random        Algorithm = iota
 	RoundRobin              // one after the other
@@ -18,12 +18,12 @@ const (
 	SourceHash              // by the client's address
 	DestHash                // by the address that the client called
 	ShortestDelay           // the endpoint that would have the fewest connections after this one, by weight
-	NeverQueue              // one without connections, else as ShortestDelay
+	NeverQueue              // an endpoint without connections, else as ShortestDelay
 	Maglev                  // by the client's address, stable when endpoints come and go
 	algorithmCount
 )
 
-// names are IPVS' where it has one, and so kube-router's and kube-proxy's.
+// algorithmNames are the names of IPVS, kube-router and kube-proxy, as far as they have one.
 var algorithmNames = [algorithmCount]string{"random", "rr", "lc", "sh", "dh", "sed", "nq", "maglev"}
 
 // String returns the name as in the annotation fairway.net/balance: "rr".
@@ -34,8 +34,8 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("Algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm is the inverse of String. It also knows the names that IPVS has for
-// the same with weights (wrr, wlc) and for Maglev hashing (mh).
+// ParseAlgorithm is the inverse of String. It also accepts IPVS' names of weighted algorithms (wrr, wlc) and of Maglev
+// hashing (mh).
 func ParseAlgorithm(s string) (Algorithm, error) {
 	switch s {
 	case "wrr":
@@ -54,7 +54,7 @@ func ParseAlgorithm(s string) (Algorithm, error) {
 // Algorithms is a set of algorithms. The zero value is empty.
 type Algorithms uint16
 
-// AlgorithmsOf returns the set of all.
+// AlgorithmsOf returns a set of algorithms.
 func AlgorithmsOf(all ...Algorithm) (s Algorithms) {
 	for _, a := range all {
 		s |= 1 << a

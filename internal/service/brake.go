@@ -2,24 +2,23 @@ package service
 
 import "time"
 
-// A Brake decides whether to believe an account of what there is that lacks most of what
-// there was: an API server that was restored, is another cluster's, or lost its storage
-// answers so, and what follows from it empties every node. Such an account is believed when
-// every later one says the same until Bound has passed. The zero value believes all. It
-// belongs to one goroutine.
+// A Brake decides whether to believe a list that lacks most of the known objects. An API server gives such a list if it
+// was restored, lost its storage, or belongs to another cluster; to follow it would empty every node.
+//
+// The Brake believes the list once all lists have said the same for the time Bound. The zero value believes every list.
+// A Brake belongs to one goroutine.
 type Brake struct {
-	Bound time.Duration // 0: each account is believed at once
-	// Some says that there is always something, so that it is doubtful if all is gone,
-	// however little that was.
+	Bound time.Duration // 0: believe every list at once
+	// Some says that at least one object always exists. An empty list is then doubtful, however few objects there were.
 	Some  bool
-	since time.Time // of the first of an unbroken row of doubtful accounts; zero: none
+	since time.Time // when the current doubt began; zero: no doubt
 }
 
-// maxLost is how many things may be missing without doubt, however few there were.
+// maxLost is the number of objects that may be missing without doubt.
 const maxLost = 8
 
-// Believe reports whether an account counts that has kept of the had things that there were.
-// foreign says that it is of another cluster, so that nothing of it is believed at first.
+// Believe reports whether to believe a list that has kept of the had known objects. foreign says that the list is of
+// another cluster, which makes it doubtful in any case.
 func (b *Brake) Believe(now time.Time, had, kept int, foreign bool) bool {
 	most := had-kept > maxLost && 4*kept < had || b.Some && had > 1 && kept == 0
 	switch {
@@ -34,5 +33,5 @@ func (b *Brake) Believe(now time.Time, had, kept int, foreign bool) bool {
 	return true
 }
 
-// Holds reports whether the last account was not believed.
+// Holds reports whether the last list was not believed.
 func (b *Brake) Holds() bool { return !b.since.IsZero() }

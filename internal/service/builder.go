@@ -8,33 +8,32 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Builder makes Tables out of Entries and decides which Service has an address that
-// several claim: a ClusterIP is its Service's alone, whatever else claims it and however
-// old; of other addresses and ports the oldest Service has it. The Builder belongs to one
-// goroutine; the Tables it returns do not.
+// A Builder makes Tables out of Entries. If several Services claim an address, it decides which Service has it:
 //
-// The result depends on the entries alone, never on the order in which they came.
+//   - A ClusterIP belongs to its Service alone, even if an older Service claims it.
+//   - Every other address and port belongs to the oldest Service.
+//
+// The Table depends on the entries, not on their order. A Builder belongs to one goroutine; its Tables do not.
 type Builder struct {
 	table *Table
-	// Entries as compiled that differ from the table's: those in changed are newer than the
-	// table (nil: deleted), of those in complete the table has only the frontends that no
-	// other Service has.
+	// changed are compiled entries that are newer than the table (nil: deleted). complete are compiled entries of which
+	// the table has only some frontends, because other Services have the rest.
 	changed, complete map[api.Name]*Entry
-	keys              claims[packedKey]     // by frontends
-	clusterIPs        claims[address]       // by Services that have the address for themselves
-	externals         claims[address]       // by Services that have it for clients outside the cluster
-	unresolved        map[api.Name]struct{} // to be resolved for the next Table
+	keys              claims[packedKey]     // claims of frontends
+	clusterIPs        claims[address]       // claims of ClusterIPs
+	externals         claims[address]       // claims of addresses for clients outside the cluster
+	unresolved        map[api.Name]struct{} // to be resolved before the next Table
 	checks            map[api.Name]HealthCheck
-	limit             int // of a namespace's frontends
+	limit             int // of a namespace's frontends; 0: no limit
 	namespaces        map[string]*namespace
-	aimed             map[packedKey]map[api.Name]struct{} // Services that have a suspect there; see loops
-	crowded           map[string]struct{}                 // namespaces for ration to look at
+	aimed             map[packedKey]map[api.Name]struct{} // Services with a suspect at a key; see loops
+	crowded           map[string]struct{}                 // namespaces that ration must examine
 }
 
-// An address is a netip.Addr in less memory, without a pointer for the garbage collector.
+// An address is a netip.Addr that needs less memory and has no pointer for the garbage collector.
 type address [16]byte
 
-// A packedKey is a Key in less memory, as an address is.
+// A packedKey is a Key that needs less memory.
 type packedKey struct {
 	addr  address
 	port  uint16
@@ -63,14 +62,13 @@ func NewBuilder() *Builder {
 	}
 }
 
-// Limit makes the Builder heed NamespaceFrontends, of which there is no limit without it.
-// It returns the Builder and must be called before the first Set.
+// Limit sets the limit NamespaceFrontends. It must be called before the first Set. It returns b.
 func (b *Builder) Limit(l Limits) *Builder {
 	b.limit = l.NamespaceFrontends
 	return b
 }
 
-// entry returns the entry of that name as it was set, nil if there is none.
+// entry returns the entry of that name as it was set; nil if there is none.
 func (b *Builder) entry(n api.Name) *Entry {
 	if e, ok := b.changed[n]; ok {
 		return e
@@ -112,7 +110,7 @@ func (b *Builder) Delete(n api.Name) {
 	}
 }
 
-// claimAddress notes that e has the address of f, one of its frontends.
+// claimAddress notes that e claims the address of f, one of its frontends.
 func (b *Builder) claimAddress(f *Frontend, e *Entry) {
 	switch a := address(f.Addr.Addr().As16()); {
 	case f.NodePort():
@@ -123,8 +121,7 @@ func (b *Builder) claimAddress(f *Frontend, e *Entry) {
 	}
 }
 
-// withdraw takes back all that an entry asked for and its successor does not. Both may be
-// nil.
+// withdraw removes the claims of an entry that its successor does not have. Both may be nil.
 func (b *Builder) withdraw(was, now *Entry) {
 	for i, f := range was.frontends() {
 		if now.frontend(f.Key()) == nil {
@@ -147,10 +144,10 @@ func (b *Builder) withdraw(was, now *Entry) {
 	}
 }
 
-// mark lets the entry of that name be resolved for the next table.
+// mark makes the next Table resolve the entry of that name again.
 func (b *Builder) mark(n api.Name) { b.unresolved[n] = struct{}{} }
 
-// Table returns the table of all entries set so far.
+// Table returns the table of all current entries.
 func (b *Builder) Table(s Settings) *Table {
 	b.ration()
 	resolved := make(map[api.Name]*Entry, len(b.unresolved))
@@ -163,15 +160,15 @@ func (b *Builder) Table(s Settings) *Table {
 			b.complete[n] = compiled
 		}
 	}
-	// New maps: one that was large once keeps its memory.
+	// A map keeps its memory after it was large once, so make new maps.
 	b.changed, b.unresolved = map[api.Name]*Entry{}, map[api.Name]struct{}{}
 	b.table = b.table.with(resolved)
-	b.table.Settings = s // with made a copy, to which nothing else points yet
+	b.table.Settings = s // nobody else has the copy that with made
 	b.health(resolved)
 	return b.table
 }
 
-// health brings the table's health checks up to date. Few Services have one.
+// health updates the table's health checks. Few Services have one.
 func (b *Builder) health(changed map[api.Name]*Entry) {
 	same := true
 	for n, e := range changed {
@@ -197,8 +194,8 @@ func (b *Builder) health(changed map[api.Name]*Entry) {
 	})
 }
 
-// resolve returns e without the frontends that another Service has, or that its namespace
-// has no room for.
+// resolve returns e without the frontends that belong to other Services. An entry beyond the limit of its namespace
+// loses all frontends.
 func (b *Builder) resolve(e *Entry) *Entry {
 	if e == nil {
 		return nil
@@ -232,7 +229,7 @@ func (b *Builder) resolve(e *Entry) *Entry {
 	return &kept
 }
 
-// rival returns the entry that has what a frontend of e asks for; nil if e has it.
+// rival returns the entry to which the address of f, a frontend of e, belongs; nil if it belongs to e.
 func (b *Builder) rival(e *Entry, f *Frontend) *Entry {
 	if !f.ClusterIP && !f.NodePort() {
 		if o := b.clusterIPs.owners[f.Addr.Addr().As16()]; o != nil && o.Name != e.Name {
@@ -245,7 +242,7 @@ func (b *Builder) rival(e *Entry, f *Frontend) *Entry {
 	return nil
 }
 
-// hasBefore reports whether e has what both e and o ask for.
+// hasBefore reports whether a key that both entries claim belongs to e.
 func hasBefore(k packedKey, e, o *Entry) bool {
 	addr := netip.AddrFrom16(k.addr).Unmap()
 	if mine := e.ownsClusterIP(addr); mine != o.ownsClusterIP(addr) {
@@ -254,8 +251,7 @@ func hasBefore(k packedKey, e, o *Entry) bool {
 	return compareAge(e, o) < 0
 }
 
-// at returns the first frontend that an entry has at an address; nil if there is none. e
-// may be nil.
+// at returns the first frontend of an entry at an address; nil if there is none. e may be nil.
 func (e *Entry) at(a netip.Addr) *Frontend {
 	all := e.frontends()
 	i, _ := slices.BinarySearchFunc(all, a, func(f *Frontend, a netip.Addr) int { return f.Addr.Addr().Compare(a) })

@@ -2,12 +2,11 @@ package service
 
 import "github.com/fairway-net/fairway/internal/api"
 
-// claims say which entries ask for a key, and which of them has it. Nearly always one
-// entry asks. Every operation costs the same however many ask, but for one that takes the
-// key from the entry that has it.
+// claims say which entries claim a key, and which entry has it. Nearly always one entry claims a key. Each operation
+// costs the same for any number of claims, except the removal of the entry that has the key.
 type claims[K comparable] struct {
-	owners  map[K]*Entry              // the only entry that asks for a key, or the one of several that has it
-	several map[K]map[api.Name]*Entry // all entries that ask for a key, where they are several
+	owners  map[K]*Entry              // the entry that has a key
+	several map[K]map[api.Name]*Entry // all entries that claim a key, if there are several
 	before  func(k K, a, b *Entry) bool
 }
 
@@ -15,8 +14,8 @@ func newClaims[K comparable](before func(k K, a, b *Entry) bool) claims[K] {
 	return claims[K]{owners: map[K]*Entry{}, several: map[K]map[api.Name]*Entry{}, before: before}
 }
 
-// set notes that e asks for k, in place of an entry of its name if there was one. It
-// reports whether another Service than before has the key now.
+// set notes that e claims k, in place of an earlier entry of the same Service. It reports whether the key now belongs
+// to another Service.
 func (c *claims[K]) set(k K, e *Entry) bool {
 	owner, all := c.owners[k], c.several[k]
 	switch {
@@ -44,8 +43,8 @@ func (c *claims[K]) set(k K, e *Entry) bool {
 	return false
 }
 
-// remove takes back what the entry of that name asks for, and reports whether another
-// Service than before has the key now, or none.
+// remove removes the claim of the entry of that name. It reports whether the key now belongs to another Service, or to
+// no Service.
 func (c *claims[K]) remove(k K, n api.Name) bool {
 	owner, all := c.owners[k], c.several[k]
 	if all == nil {
@@ -63,7 +62,7 @@ func (c *claims[K]) remove(k K, n api.Name) bool {
 	return changed
 }
 
-// elect gives k to the first of those that ask for it.
+// elect gives k to the first of the entries that claim it, and reports whether this is another Service.
 func (c *claims[K]) elect(k K, was *Entry) bool {
 	var first *Entry
 	for _, e := range c.several[k] {
@@ -75,7 +74,7 @@ func (c *claims[K]) elect(k K, was *Entry) bool {
 	return first.Name != was.Name
 }
 
-// each calls f with the name of every entry that asks for k.
+// each calls f with the name of every entry that claims k.
 func (c *claims[K]) each(k K, f func(api.Name)) {
 	if e := c.owners[k]; e != nil {
 		f(e.Name)

@@ -7,48 +7,45 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// An Entry is everything one Service asks of a node: the result of Compile. It is
-// immutable.
+// An Entry is the result of Compile: all that one Service needs from a node. It is immutable.
 type Entry struct {
 	Name      api.Name
 	Created   int64
 	Frontends []*Frontend      // sorted by key, without duplicates
-	Problems  []api.Problem    // what was left out, and why
-	Health    *HealthCheck     // what load balancers may ask; nil: nothing
-	slices    []*Slice         // that it was compiled from; nil if it was not
-	external  bool             // it asks for addresses for clients outside the cluster, whether it got them or not
+	Problems  []api.Problem    // the parts that were left out, with the reasons
+	Health    *HealthCheck     // for load balancers; nil: no check
+	slices    []*Slice         // the input of Compile; nil: the entry was not compiled
+	external  bool             // the Service claims addresses for clients outside the cluster, also refused ones
 	balancers AddrSet          // load balancers' addresses
-	loops     *loops           // nil: none of its endpoints can be a frontend
+	loops     *loops           // nil: no endpoint can be a frontend
 	refused   map[Key]struct{} // endpoints that were left out because they are frontends
 }
 
-// DependsOnAddresses reports whether Compile may return something else with other NodeAddrs
-// or APIServers.
+// DependsOnAddresses reports whether other NodeAddrs or APIServers may change the result of Compile.
 func (e *Entry) DependsOnAddresses() bool { return e.external || e.loops != nil }
 
-// HasEndpointsOn reports whether one of the Service's endpoints is on one of the nodes.
+// HasEndpointsOn reports whether the Service has an endpoint on one of the nodes.
 func (e *Entry) HasEndpointsOn(nodes []string) bool {
 	return slices.ContainsFunc(e.slices, func(s *Slice) bool {
 		return slices.ContainsFunc(s.Endpoints, func(p SliceEndpoint) bool { return slices.Contains(nodes, p.Node) })
 	})
 }
 
-// A HealthCheck is what a load balancer may ask a node about one Service.
+// A HealthCheck is the answer of a node to load balancers about one Service.
 type HealthCheck struct {
 	Service api.Name
 	Port    uint16 // healthCheckNodePort; 0: there is no check
-	// Endpoints4 and Endpoints6 are the numbers of IPv4 and IPv6 addresses of ready
-	// endpoints on the node; 0 for a family that the Service does not have. Terminating
-	// ones do not count, although traffic may still be sent to them: so load balancers
-	// leave the node while its last pod still answers.
+	// Endpoints4 and Endpoints6 count the IPv4 and IPv6 addresses of ready endpoints on the node; 0 for a family that
+	// the Service does not have. Terminating endpoints do not count, although they may still get traffic. Load
+	// balancers thus leave the node while its last pod still answers.
 	Endpoints4, Endpoints6 int
 }
 
-// Compile decides what node does for svc, whose endpoints are in eps.
-// It never fails: what makes no sense is left out and reported in Entry.Problems.
+// Compile decides what a node does for svc, whose endpoints are in eps. It never fails: parts that make no sense are
+// left out and reported in Entry.Problems.
 func Compile(svc *Service, eps []*Slice, node Node) *Entry { return compile(svc, eps, node, nil) }
 
-// compile is Compile without the endpoints that are frontends.
+// compile is Compile without the refused endpoints, which are frontends.
 func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *Entry {
 	c := compilation{svc: svc, node: node, refused: refused, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
 	c.entry.Problems = problemsOf(svc, eps)
@@ -91,8 +88,7 @@ func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *E
 	return c.entry
 }
 
-// algorithm returns how connections are spread: as the Service asks, else as the node
-// does by default.
+// algorithm returns the Service's algorithm, or the node's default if the Service names none that this node has.
 func (c *compilation) algorithm() Algorithm {
 	if !c.svc.Balanced {
 		return c.node.Balance
@@ -104,23 +100,22 @@ func (c *compilation) algorithm() Algorithm {
 	return c.svc.Balance
 }
 
-// compilation is one run of Compile.
+// A compilation is one run of Compile.
 type compilation struct {
 	svc   *Service
 	node  Node
 	entry *Entry
-	// refused are endpoints that are frontends; suspects those that may be. See loops.
+	// refused are endpoints that are frontends. suspects are endpoints that may be frontends. See loops.
 	refused  map[Key]struct{}
 	suspects []Key
-	full     bool // there are as many frontends as there may be
-	lists    int  // of endpoints, in a family
-	slots    int  // how many each of them may have; 0: any number
-	// balance is how all frontends spread connections.
-	balance Algorithm
-	// balancers and externals are the addresses for clients outside the cluster; true: IPv4.
+	full     bool // the Service has reached the limit of frontends
+	lists    int  // number of lists of endpoints in a family
+	slots    int  // limit of slots for each list; 0: no limit
+	balance  Algorithm
+	// balancers and externals are the addresses for clients outside the cluster. The key true stands for IPv4.
 	balancers, externals map[bool][]netip.Addr
-	onHosts              map[netip.Addr]bool // of balancers: nodes' own
-	// sources are the clients that may use a load balancer's address; none: all clients.
+	onHosts              map[netip.Addr]bool // the balancers that are nodes' own addresses
+	// sources are the clients that may use a load balancer's address; empty: all clients.
 	sources map[netip.Addr][]netip.Prefix
 }
 
@@ -128,13 +123,13 @@ func (c *compilation) problem(reason, format string, args ...any) {
 	c.entry.Problems = api.AddProblem(c.entry.Problems, reason, format, args...)
 }
 
-// families returns the ClusterIPs that can be served, the first of each family.
+// families returns the usable ClusterIPs, the first of each family.
 func (c *compilation) families() []netip.Addr {
 	var ips []netip.Addr
 	for _, ip := range c.svc.ClusterIPs {
 		ip = ip.Unmap()
 		if !usable(ip) {
-			continue // named by internal/kube, which knows the text
+			continue // internal/kube reports it, because it knows the text
 		}
 		if !slices.ContainsFunc(ips, func(o netip.Addr) bool { return o.Is4() == ip.Is4() }) {
 			ips = append(ips, ip)
@@ -143,12 +138,12 @@ func (c *compilation) families() []netip.Addr {
 	return ips
 }
 
-// usable reports whether clients can use a as a Service's address.
+// usable reports whether clients can use a as the address of a Service.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
 }
 
-// port adds the frontends that one port has in the family of ip.
+// port adds the frontends of one port in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, p, c.svc, c.node, c.slots)
 	name := api.PortName{Name: c.svc.Name, Port: p.Name}
@@ -191,8 +186,8 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	}
 }
 
-// internal is the route of the ClusterIP. Clients that are not pods of the cluster
-// are masqueraded: their replies would otherwise not find back through this node.
+// internal returns the route of the ClusterIP. Clients outside the cluster are masqueraded: without that, their replies
+// would not return through this node.
 func (c *compilation) internal(set choice, is4 bool) *Route {
 	masq := MasqueradeHairpin
 	detect4, detect6 := c.node.Settings.Detect()
@@ -208,11 +203,10 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 	return set.route(set.cluster, masq)
 }
 
-// external is the route of addresses for clients outside the cluster.
+// external returns the routes of addresses for clients outside the cluster.
 //
-// externalTrafficPolicy: Local keeps the client's address, so the packet may go
-// only to a pod on this node. Pods and the node itself are internal clients: they get the
-// whole cluster's endpoints, the node masqueraded.
+// externalTrafficPolicy: Local keeps the client's address, so packets may go only to pods on this node. Pods and the
+// node itself are internal clients: they use the endpoints of the whole cluster, and the node is masqueraded.
 func (c *compilation) external(set choice) (internal, external *Route) {
 	if c.node.Outside {
 		return c.outside(set)

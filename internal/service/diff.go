@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Change is a Frontend that differs between two Tables. Old is nil for one that
-// was added, New for one that was removed.
+// A Change is a Frontend that differs between two Tables. Old is nil for a new Frontend, New is nil for a removed
+// Frontend.
 type Change struct{ Old, New *Frontend }
 
 // Key returns the key of the frontend that changed.
@@ -17,9 +17,8 @@ func (c Change) Key() Key {
 	return c.Old.Key()
 }
 
-// Diff returns what must change in from to make it to, sorted by key. Its cost
-// follows the number of changed shards, if to was made from from by a Builder.
-// Settings are not compared: they are a plain value.
+// Diff returns the changes that turn from into to, sorted by key. If a Builder made to from from, the cost depends only
+// on the shards that changed. Settings are not compared: they are a plain value.
 func Diff(from, to *Table) []Change {
 	all := changed(from, to)
 	out := make([]Change, 0, len(all))
@@ -32,10 +31,9 @@ func Diff(from, to *Table) []Change {
 	return out
 }
 
-// Touched yields the frontends of all Services that were compiled anew between two Tables,
-// in no particular order. Unlike Diff it has those that Equal calls equal as well: what
-// they retain may differ, which no datapath needs to know. Its cost is that of Diff, and
-// frontends that both tables share are left out.
+// Touched yields the frontends of all Services that were compiled again between two Tables, in no particular order.
+// Unlike Diff it also yields frontends that are Equal, because their Retained endpoints may differ. It costs as much as
+// Diff.
 func Touched(from, to *Table) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for _, c := range changed(from, to) {
@@ -46,7 +44,8 @@ func Touched(from, to *Table) iter.Seq[Change] {
 	}
 }
 
-// changed returns the frontends of the Services that were compiled anew. A frontend that both entries share is left out.
+// changed returns the frontends of all Services that were compiled again. A frontend that both entries share is left
+// out.
 func changed(from, to *Table) map[Key]*Change {
 	changes := map[Key]*Change{}
 	at := func(k Key) *Change {
@@ -76,12 +75,12 @@ func changed(from, to *Table) map[Key]*Change {
 // An entryChange is an entry in two tables; one of them may be nil.
 type entryChange struct{ old, new *Entry }
 
-// frontends yields the frontends of both entries side by side, by key.
+// frontends yields the frontends of both entries in pairs, by key; nil if an entry has no such frontend.
 func (c entryChange) frontends() iter.Seq2[*Frontend, *Frontend] {
 	return merged(c.old.frontends(), c.new.frontends(), func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 }
 
-// entryChanges yields all entries that are not the same in both tables.
+// entryChanges yields the entries that differ between two tables.
 func entryChanges(from, to *Table) iter.Seq[entryChange] {
 	return func(yield func(entryChange) bool) {
 		for i := range to.shards {
@@ -99,8 +98,7 @@ func entryChanges(from, to *Table) iter.Seq[entryChange] {
 
 func (e *Entry) compareName(o *Entry) int { return e.Name.Compare(o.Name) }
 
-// merged yields what two sorted lists hold, in order, side by side: nil for what is in the
-// other list only.
+// merged yields the elements of two sorted lists in pairs, in order; nil if a list lacks the element.
 func merged[T any](was, is []*T, compare func(a, b *T) int) iter.Seq2[*T, *T] {
 	return func(yield func(old, new *T) bool) {
 		for len(was)+len(is) > 0 {
@@ -127,7 +125,7 @@ func merged[T any](was, is []*T, compare func(a, b *T) int) iter.Seq2[*T, *T] {
 	}
 }
 
-// frontends returns those of an entry that may be nil.
+// frontends returns the frontends of an entry, which may be nil.
 func (e *Entry) frontends() []*Frontend {
 	if e == nil {
 		return nil
@@ -135,29 +133,28 @@ func (e *Entry) frontends() []*Frontend {
 	return e.Frontends
 }
 
-// Equal reports whether f and o make a datapath do the same. Both may be nil.
+// Equal reports whether a datapath does the same for f and o. Both may be nil.
 func (f *Frontend) Equal(o *Frontend) bool {
 	if f == nil || o == nil {
 		return f == o
 	}
 	sameRoute := (*Route).Equal
 	if f.Affinity == 0 {
-		sameRoute = (*Route).forwardsLike // Local keeps clients' affinity apart, and there is none
+		sameRoute = (*Route).forwardsLike // Local only separates clients with affinity
 	}
 	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.ClusterIP == o.ClusterIP && f.LoadBalancer == o.LoadBalancer && f.Affinity == o.Affinity && f.Balance == o.Balance &&
 		slices.Equal(f.Sources, o.Sources) && sameRoute(f.Internal, o.Internal) && sameRoute(f.External, o.External)
 }
 
-// Equal reports whether r and o are the same in every field.
+// Equal reports whether all fields of r and o are equal.
 func (r *Route) Equal(o *Route) bool { return r.Local == o.Local && r.forwardsLike(o) }
 
-// forwardsLike reports whether r and o send a packet of a client without affinity the
-// same way.
+// forwardsLike reports whether r and o treat the packets of a client without affinity alike.
 func (r *Route) forwardsLike(o *Route) bool {
 	return r == o || r.Action == o.Action && r.Masquerade == o.Masquerade && slices.Equal(r.Endpoints, o.Endpoints)
 }
 
-// Equal reports whether s and o hold the same, in whatever order.
+// Equal reports whether s and o have the same elements, in any order.
 func (s Settings) Equal(o Settings) bool {
 	return samePrefixes(s.Pods, o.Pods) && samePrefixes(s.NodePorts, o.NodePorts) && slices.Equal(s.PodInterfaces, o.PodInterfaces) &&
 		samePrefixes(s.ServiceCIDRs, o.ServiceCIDRs)

@@ -6,15 +6,15 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Difference says how a table must change to be another, as commands print it: rows with
-// the change "remove" are only in the one, rows with "add" only in the other.
+// A Difference lists the rows that turn one table into another. Rows with the change "remove" are only in the first
+// table, rows with "add" only in the second. Programs read the JSON, so the fields stay.
 type Difference struct {
 	Mode     string          `json:"mode"`
 	Services []Changed       `json:"services"`
 	Settings []SettingChange `json:"settings"`
 }
 
-// A Changed is a row that must go or come.
+// A Changed is a row to remove or to add.
 type Changed struct {
 	Change string `json:"change"` // remove, add
 	Row
@@ -27,7 +27,7 @@ type SettingChange struct {
 	Wants   []string `json:"wants"`
 }
 
-// Compare returns how have must change to be want.
+// Compare returns the changes that turn have into want.
 func Compare(mode string, have, want *Table) Difference {
 	d := Difference{Mode: mode, Services: []Changed{}, Settings: []SettingChange{}}
 	note := func(change string, f *Frontend, s Settings) {
@@ -45,7 +45,7 @@ func Compare(mode string, have, want *Table) Difference {
 	if have.Settings.Equal(want.Settings) {
 		return d
 	}
-	h, w := have.List(mode, "-"), want.List(mode, "-") // of no namespace: the settings only
+	h, w := have.List(mode, "-"), want.List(mode, "-") // no namespace has this name: the settings only
 	for _, s := range []SettingChange{{"pods", h.Pods, w.Pods}, {"nodePortAddresses", h.NodePorts, w.NodePorts}, {"serviceCIDRs", h.ServiceCIDRs, w.ServiceCIDRs}} {
 		if !slices.Equal(s.Has, s.Wants) {
 			d.Settings = append(d.Settings, s)
@@ -57,7 +57,7 @@ func Compare(mode string, have, want *Table) Difference {
 // Any reports whether anything differs.
 func (d Difference) Any() bool { return len(d.Services)+len(d.Settings) > 0 }
 
-// Only returns the table of one Service; nil if the table has nothing of it.
+// Only returns the table of one Service; nil if the table does not have the Service.
 func (t *Table) Only(name api.Name) *Table {
 	e := t.Entry(name)
 	if e == nil {

@@ -1,30 +1,25 @@
-// Package service is the one place where the meaning of a Kubernetes Service is
-// decided. Everything else fetches its input or renders its output.
+// Package service decides what a node does for a Kubernetes Service. All other packages fetch its input or render its
+// output.
 //
 //	Service ─┐
 //	Slices  ─┼─ Compile ─→ Entry ─→ Builder.Set ─→ *Table ─→ a datapath's Sync
-//	Node ────┘  (pure)      one      (whose is an    (immutable)    │
+//	Node ────┘  (pure)      one      (who owns an    (immutable)    │
 //	                      Service     address)          └── Diff ───┘
 //
-//	Lookup(Table, Packet) ─→ Decision: what becomes of a packet, and why
-//	Explain(Service, Slices, Node) ─→ an Explanation for each endpoint: used, or why not
+//	Lookup(Table, Packet) ─→ Decision: the action for a packet, and the reason
+//	Explain(Service, Slices, Node) ─→ an Explanation for each endpoint: used, or the reason why not
 //
-// It hides every rule of kube-proxy: which endpoints a node may use, what happens
-// when there are none, which packets are masqueraded. A Table carries only
-// results, so that a datapath never needs an "if" about policy; one that does has
-// found a field that is missing here.
+// The package encapsulates the rules of kube-proxy: the endpoints that a node may use, the answer if there are none, the
+// packets that are masqueraded. A Table has only results. A datapath therefore needs no condition about policy; if it
+// needs one, a field is missing in the Table.
 //
-// It promises:
-//   - Pure: no I/O, no clock, no goroutine; the same input gives the same Table,
-//     in whatever order the input came.
-//   - Complete: a Table says for every address this node answers for what becomes
-//     of a packet, from every place it may come from.
-//   - One evaluator: what Explain says is decided by the predicates of Compile, and
-//     what Lookup says is what every datapath does.
-//   - Harmless: an object that makes no sense costs its own Frontends only, and is
-//     reported as a Problem.
-//   - Cheap: a changed Service makes a new Table that shares the rest; Diff of two
-//     such Tables looks at what changed.
+// The package promises:
+//   - Pure: no I/O, no clock, no goroutine. The same input gives the same Table, in any order.
+//   - Complete: for every address that this node answers for, the Table decides about packets from every place.
+//   - One evaluator: Explain uses the predicates of Compile, and every datapath does what Lookup says.
+//   - Harmless: an object that makes no sense loses only its own Frontends, and a Problem reports it.
+//   - Cheap: a changed Service makes a new Table that shares the rest. Diff of two such Tables examines only the changes.
+//   - Bounded: one pass of the loop can carry a Service at the Limits.
 //
 // Only the standard library is imported.
 package service

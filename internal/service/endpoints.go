@@ -10,19 +10,18 @@ import (
 
 // A candidate is an endpoint of one Service port that may still be left out.
 type candidate struct {
-	Endpoint // its Weight is the pod's own, where 0 means 0
+	Endpoint // its Weight is the pod's own: here 0 means 0
 	from     *SliceEndpoint
 }
 
-// collect returns the endpoints that a Service port has in one family, sorted by
-// address. Where two pods have the same address and port (an address was used
-// again), the one that is not terminating wins.
+// collect returns the endpoints of a Service port in one family, sorted by address. If two pods have the same address
+// and port, because an address was used again, the pod that is not terminating wins.
 //
-// Each slice is a sorted run, nearly always as it comes, so that merging them is all
-// that a Service with thousands of endpoints costs.
+// Each slice is a sorted run, nearly always in the order of the object. Merging the runs is therefore the only cost of
+// thousands of endpoints.
 //
-// left is called with each endpoint that is no candidate, and why; nil: nothing is asked.
-func (c *compilation) collect(p Port, from []run, is4 bool, left func(candidate, Exclusion)) []candidate {
+// onRejected is called for each endpoint that is left out, with the reason. It may be nil.
+func (c *compilation) collect(p Port, from []run, is4 bool, onRejected func(candidate, Exclusion)) []candidate {
 	var runs [][]candidate
 	for _, source := range from {
 		s, port := source.slice, source.port
@@ -35,8 +34,8 @@ func (c *compilation) collect(p Port, from []run, is4 bool, left func(candidate,
 				why = IsFrontend
 			}
 			if why != Used {
-				if left != nil {
-					left(at, why)
+				if onRejected != nil {
+					onRejected(at, why)
 				}
 				continue
 			}
@@ -53,15 +52,15 @@ func (c *compilation) collect(p Port, from []run, is4 bool, left func(candidate,
 		}
 	}
 	return slices.CompactFunc(merge(runs), func(a, b candidate) bool {
-		if a.Addr == b.Addr && left != nil {
-			left(b, SameAddress)
+		if a.Addr == b.Addr && onRejected != nil {
+			onRejected(b, SameAddress)
 		}
 		return a.Addr == b.Addr
 	})
 }
 
-// noCandidate returns why an endpoint cannot be one of a Service port in a family, whose
-// number in the endpoint's slice is port.
+// noCandidate returns the reason why an endpoint cannot serve a Service port in a family; Used if it can. port is the
+// number of that port in the slice; 0: the slice does not have the port.
 func (e *SliceEndpoint) noCandidate(port uint16, is4 bool) Exclusion {
 	switch {
 	case !e.Addr.IsValid():
@@ -74,7 +73,7 @@ func (e *SliceEndpoint) noCandidate(port uint16, is4 bool) Exclusion {
 	return Used
 }
 
-// merge makes one sorted run of many, two at a time.
+// merge merges sorted runs, two at a time.
 func merge(runs [][]candidate) []candidate {
 	if len(runs) == 0 {
 		return nil
@@ -105,25 +104,25 @@ func merge2(a, b []candidate) []candidate {
 	return append(append(out, a...), b...)
 }
 
-// compare orders candidates by address, the better one of the same address first.
-// Every field that can differ takes part: the order of slices must not matter.
+// compare orders candidates by address, the better candidate of an address first. It compares every field that can
+// differ, so the order of the slices does not matter.
 func (c candidate) compare(o candidate) int {
 	if d := c.Addr.Compare(o.Addr); d != 0 {
 		return d
 	}
 	return cmp.Or(
-		first(!c.from.Terminating, !o.from.Terminating),
-		first(c.from.Ready, o.from.Ready),
-		first(c.from.Serving, o.from.Serving),
-		first(c.Local, o.Local),
+		compareTrueFirst(!c.from.Terminating, !o.from.Terminating),
+		compareTrueFirst(c.from.Ready, o.from.Ready),
+		compareTrueFirst(c.from.Serving, o.from.Serving),
+		compareTrueFirst(c.Local, o.Local),
 		slices.Compare(c.from.NodeHints, o.from.NodeHints),
 		slices.Compare(c.from.ZoneHints, o.from.ZoneHints),
 		cmp.Compare(o.Weight, c.Weight),
 	)
 }
 
-// first orders true before false.
-func first(a, b bool) int {
+// compareTrueFirst orders true before false.
+func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -138,7 +137,7 @@ func localReady(eps []*Slice, node string, is4 bool) int {
 	local := map[netip.Addr]bool{}
 	for _, s := range eps {
 		if len(s.Ports) == 0 {
-			continue // no port to send to
+			continue // no endpoint can get a packet
 		}
 		for _, e := range s.Endpoints {
 			if e.Addr.Is4() == is4 && e.Ready && !e.Terminating && e.Node != "" && e.Node == node {
@@ -149,16 +148,16 @@ func localReady(eps []*Slice, node string, is4 bool) int {
 	return len(local)
 }
 
-// A choice is what a node may use of a Service port's endpoints.
+// A choice is the part of a Service port's endpoints that a node may use.
 type choice struct {
-	cluster, local []Endpoint  // under policy Cluster, under policy Local
-	any            bool        // some endpoint somewhere could answer
-	all            []candidate // wherever they are
-	keeps          func(candidate) bool
+	cluster, local []Endpoint           // for policy Cluster, for policy Local
+	any            bool                 // an endpoint on some node could answer
+	all            []candidate          // on all nodes
+	keeps          func(candidate) bool // reports whether an endpoint keeps its existing flows
 }
 
-// categorize applies readiness, topology and the fallback to terminating endpoints, as the
-// selections of the two policies say. A list has at most so many slots; 0: any number.
+// categorize applies readiness, topology and the fallback to terminating endpoints. A list has at most that many slots;
+// 0: no limit.
 func categorize(all []candidate, p Port, svc *Service, node Node, slots int) choice {
 	set := choice{all: all, keeps: keeps(p, svc, node.deadTo(all)), any: slices.ContainsFunc(all, candidate.answers)}
 	set.cluster = policyCluster(all, svc, node).pick(all)
@@ -172,9 +171,9 @@ func categorize(all []candidate, p Port, svc *Service, node Node, slots int) cho
 	return set
 }
 
-// keeps returns the filter for the endpoints that keep the flows they have. Of SCTP, and
-// of TCP where the Service ends no connection, the list is not needed. UDP has nobody who notices
-// that a dead node does not answer: its flows go to another endpoint.
+// keeps returns the filter for endpoints that keep their existing flows. For SCTP, and for TCP with policy never, no
+// connection is ended, so the filter selects no endpoint. UDP clients do not notice that a dead node is silent, so UDP
+// flows move to another endpoint.
 func keeps(p Port, svc *Service, dead []string) func(candidate) bool {
 	s := selection{dead: dead}
 	switch {
@@ -188,8 +187,7 @@ func keeps(p Port, svc *Service, dead []string) func(candidate) bool {
 	}
 }
 
-// retained returns the endpoints that keep their flows and that the routes lack, nearly
-// always none.
+// retained returns the endpoints that keep their flows although the routes do not have them: nearly always none.
 func (s choice) retained(internal, external *Route) []netip.AddrPort {
 	if max(len(internal.Endpoints), len(external.Endpoints)) == len(s.all) {
 		return nil
@@ -211,9 +209,8 @@ func (e *SliceEndpoint) weight() uint16 {
 	return 1
 }
 
-// normalize writes weights in the one way in which the same shares are always written:
-// without a common divisor, and none at all if they are equal. Those that need more slots than
-// there may be are scaled down.
+// normalize gives equal shares equal weights: it removes the common divisor, and all weights if they are equal. Weights
+// that need more slots than the limit are scaled down.
 func normalize(eps []Endpoint, slots int) {
 	scale(eps, slots)
 	divisor, most := uint16(0), uint16(0)
@@ -221,7 +218,7 @@ func normalize(eps []Endpoint, slots int) {
 		divisor, most = gcd(divisor, e.Weight), max(most, e.Weight)
 	}
 	for i := range eps {
-		if most == divisor { // all are equal
+		if most == divisor { // all weights are equal
 			eps[i].Weight = 0
 		} else {
 			eps[i].Weight /= divisor
@@ -236,9 +233,8 @@ func gcd(a, b uint16) uint16 {
 	return a
 }
 
-// route makes the Route to eps. With none it refuses: by an answer if nothing
-// anywhere could serve the client, silently if something elsewhere could, so that a
-// client that was sent to the wrong node tries again.
+// route returns the Route to eps. Without endpoints the Route rejects if no node has an endpoint for the client. It
+// drops if another node has one, so that a client that was sent to the wrong node tries again.
 func (s choice) route(eps []Endpoint, m Masquerade) *Route {
 	switch {
 	case len(eps) > 0:
@@ -249,7 +245,7 @@ func (s choice) route(eps []Endpoint, m Masquerade) *Route {
 	return &Route{Action: Reject}
 }
 
-// local marks a route of policy Local, to which nothing else points yet.
+// local marks a new route of policy Local.
 func (r *Route) local() *Route {
 	r.Local = r.Action == Forward
 	return r

@@ -8,22 +8,20 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// An Explanation says of one endpoint in a Service's slices, for one port of the Service,
-// whether a node sends new connections there, and if not, why.
+// An Explanation says whether a node sends new connections for one port of a Service to one endpoint, and if not, why.
 type Explanation struct {
 	Service api.PortName
 	Proto   api.Proto
 	Addr    netip.AddrPort // port 0 with NoSuchPortInSlice
-	Slice   api.Name       // the EndpointSlice that has it
-	Pod     string         // empty: the slice does not say
-	Node    string         // empty: the slice does not say
-	// Internal is about traffic to the ClusterIP, External about traffic from outside the
-	// cluster to all other addresses of the Service. Cluster is about internal traffic to
-	// those: it is under policy Cluster, whatever the Service's policies are.
+	Slice   api.Name       // the EndpointSlice of the endpoint
+	Pod     string         // empty: not in the slice
+	Node    string         // empty: not in the slice
+	// Internal is for traffic to the ClusterIP. External is for traffic from outside the cluster to the Service's other
+	// addresses. Cluster is for internal traffic to these addresses, which always has policy Cluster.
 	Internal, External, Cluster Exclusion
 }
 
-// At returns what holds for a class of traffic at one of the Service's frontends.
+// At returns the reason for a class of traffic at one of the Service's frontends.
 func (x Explanation) At(f *Frontend, internal bool) Exclusion {
 	switch {
 	case f.ClusterIP:
@@ -34,12 +32,11 @@ func (x Explanation) At(f *Frontend, internal bool) Exclusion {
 	return x.External
 }
 
-// Explain returns, for each port of svc and each endpoint in eps, what Compile made of it
-// and why, by Compile's own predicates: the endpoints of a Route are those that are Used at
-// its frontend. It is sorted by port, in the Service's order, then by address. A Service
-// without addresses (headless, ExternalName) has nothing to explain.
+// Explain returns an Explanation for each port of svc and each endpoint in eps. It uses the predicates of Compile: a
+// Route has exactly the endpoints that are Used at its frontend. The result is sorted by port, in the order of the
+// Service, then by address. It is empty for a Service without addresses (headless, ExternalName).
 //
-// entry is the Service's in a table: it says which endpoints are frontends of other Services.
+// entry is the Service's entry in a table. It knows the endpoints that are frontends of other Services.
 func Explain(svc *Service, eps []*Slice, node Node, entry *Entry) []Explanation {
 	c := compilation{svc: svc, node: node, refused: entry.refused, entry: &Entry{}}
 	families := c.families()
@@ -64,7 +61,7 @@ type explainer struct {
 	sources map[*SliceEndpoint]source
 }
 
-// A source is where an endpoint is written.
+// A source is the place of an endpoint in a slice.
 type source struct {
 	slice *Slice
 	index int
@@ -80,8 +77,8 @@ func sourcesOf(eps []*Slice) map[*SliceEndpoint]source {
 	return all
 }
 
-// port explains the endpoints of a port in one family; with first also those of no family
-// that the Service has.
+// port explains the endpoints of a port in one family. With first, it also explains the endpoints of families that the
+// Service does not have.
 func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 	one := func(c candidate, internal, external, cluster Exclusion) {
 		at := e.sources[c.from]
@@ -94,7 +91,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 	candidates := e.collect(p, allRuns(p, e.slices), is4, func(c candidate, why Exclusion) {
 		switch {
 		case why == OtherFamily && (!first || e.serves(c.from.Addr.Is4())), why == InvalidAddress && !first:
-			return // it is explained with its own family, or was with the first
+			return // another call explains it: the call for its family, or the first
 		}
 		one(c, why, why, why)
 	})

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// externalAddresses sorts the addresses for clients outside the cluster by family. An
-// address that is there twice counts once, as a load balancer's if it is one, because only
-// those are subject to Sources. What a node refuses is left out.
+// externalAddresses collects the addresses for clients outside the cluster. An address that the Service names twice
+// counts once, as a load balancer's address if it is one, because only these addresses respect Sources. Addresses that
+// the node refuses are left out.
 func (c *compilation) externalAddresses() {
 	c.balancers, c.externals, c.onHosts = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}, map[netip.Addr]bool{}
 	seen := map[netip.Addr]bool{}
@@ -55,22 +55,22 @@ func (c *compilation) externalAddresses() {
 	}
 }
 
-// checkedPort reports whether a load balancer's address may have a port: where it is a node's
-// own, only one that was checked.
+// checkedPort reports whether an address of a load balancer may have a port. A node's own address may have only checked
+// ports.
 func (c *compilation) checkedPort(a netip.Addr, p Port) bool {
 	return !c.onHosts[a] || slices.Contains(c.svc.CheckedPorts, CheckedPort{p.Proto, p.Port})
 }
 
-// sourceRanges decides which clients may use each of the load balancer's addresses, at n
-// ports. kube-proxy's rules: ranges of the other family do not count; none left, or a
-// range of all addresses, means all clients.
-func (c *compilation) sourceRanges(n int) {
+// sourceRanges decides which clients may use each address of the load balancer, for a number of ports. The rules are
+// kube-proxy's: ranges of the other family do not count. If no range is left, or one has all addresses, all clients may
+// use the address.
+func (c *compilation) sourceRanges(ports int) {
 	c.sources = map[netip.Addr][]netip.Prefix{}
 	for is4, vips := range c.balancers {
 		limit := c.node.Limits.SourceRanges
-		if total := len(c.svc.Sources) * len(vips) * n; exceeds(total, limit) {
+		if total := len(c.svc.Sources) * len(vips) * ports; exceeds(total, limit) {
 			c.problem("TooManySourceRanges", "%d loadBalancerSourceRanges for each of %d load balancer frontends are more than %d in all; no client may use them %s",
-				len(c.svc.Sources), len(vips)*n, limit, limitAdvice)
+				len(c.svc.Sources), len(vips)*ports, limit, limitAdvice)
 			for _, vip := range vips {
 				c.sources[vip] = NoClients(is4)
 			}
@@ -91,7 +91,7 @@ func (c *compilation) sourceRanges(n int) {
 	}
 }
 
-// rangesOf returns the Service's source ranges of a family; none if they are no restriction.
+// rangesOf returns the Service's source ranges of a family; none if all clients are allowed.
 func (c *compilation) rangesOf(is4 bool) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range c.svc.Sources {
@@ -106,7 +106,7 @@ func (c *compilation) rangesOf(is4 bool) []netip.Prefix {
 	return Widest(all)
 }
 
-// Widest sorts ranges and leaves out those that lie in others: they add nothing.
+// Widest sorts ranges and removes ranges that lie in other ranges.
 func Widest(all []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(all, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
@@ -114,8 +114,8 @@ func Widest(all []netip.Prefix) []netip.Prefix {
 	return slices.Clip(slices.CompactFunc(all, func(wide, p netip.Prefix) bool { return wide.Overlaps(p) }))
 }
 
-// A refusal says why no Service may have an address for clients outside the cluster: the
-// Service would take traffic that is not its own.
+// A refusal is the reason why no Service may have an address for clients outside the cluster: the Service would take
+// another's traffic.
 type refusal uint8
 
 const (
@@ -134,7 +134,7 @@ var refusalTexts = [refusalCount]string{
 	ofOther:       "this balancer does not have them [add their range to its addresses, if it should]",
 }
 
-// refuses returns why no Service may have a for clients outside the cluster.
+// refuses returns the reason why no Service may have a for clients outside the cluster.
 func (n *Node) refuses(a netip.Addr) refusal {
 	switch {
 	case !n.Outside && anyContains(n.Settings.ServiceCIDRs, a):

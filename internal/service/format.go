@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// String returns the table as text, for tests: the settings first, then a line for each frontend and scope, sorted.
+// String returns the table as text, for tests: the settings, then a line for each frontend and scope, sorted.
 //
 //	Addr             Scope    Service          Action   Masquerade  Endpoints
 //	10.96.0.9:80/TCP any      ns/web:http      forward  off-cluster 10.0.2.5:8080(local),10.0.3.4:8080
@@ -30,7 +30,7 @@ func (t *Table) String() string {
 	return out.String()
 }
 
-// rows returns the frontend's rows: one, or two if it matters where a packet is from.
+// rows returns one row for the frontend, or two rows if the packet's origin matters.
 func (f *Frontend) rows() [][]string {
 	row := func(scope string, r *Route) []string {
 		masq := "-"
@@ -58,7 +58,7 @@ func (f *Frontend) rows() [][]string {
 	return [][]string{row("internal", f.Internal), row("external", f.External)}
 }
 
-// termination returns what a row says of existing flows, which is not a datapath's business.
+// termination returns the columns for existing flows, which datapaths do not know.
 func (f *Frontend) termination() []string {
 	var fields []string
 	if f.Termination != TerminateGone {
@@ -79,7 +79,7 @@ func (f *Frontend) Lines() []string {
 	return lines
 }
 
-// String returns the settings as Table.String has them.
+// String returns the settings as in the text of a Table.
 func (s Settings) String() string {
 	text := fmt.Sprintf("pods %s\nnodeports %s", list(s.Pods), list(s.NodePorts))
 	if len(s.PodInterfaces) > 0 {
@@ -91,8 +91,7 @@ func (s Settings) String() string {
 	return text
 }
 
-// String returns "10.0.2.5:8080", with "(local)" behind one on this node, and "*3"
-// behind one with a weight.
+// String returns "10.0.2.5:8080", followed by "(local)" for an endpoint on this node and "*3" for a weight.
 func (e Endpoint) String() string {
 	s := e.Addr.String()
 	if e.Local {
@@ -104,7 +103,7 @@ func (e Endpoint) String() string {
 	return s
 }
 
-// list joins values by commas; "-" stands for none.
+// list joins values with commas; "-" if there are none.
 func list[T fmt.Stringer](all []T) string {
 	if len(all) == 0 {
 		return "-"

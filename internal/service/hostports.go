@@ -10,20 +10,18 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// HostPorts is what pods of a node have on the node's own addresses (hostPort), at one
-// moment. It is immutable.
+// HostPorts are the ports that pods have on the node's own addresses (hostPort). The value is immutable.
 type HostPorts struct {
 	Pods []HostPod
-	// Addrs are the node's own addresses that other machines can reach: where ports are that
-	// name no address.
+	// Addrs are the node's own addresses that other machines can reach. A port without hostIP is open on all of them.
 	Addrs AddrSet
 }
 
 // A HostPod is a pod of the node with ports on the node's addresses.
 type HostPod struct {
-	api.Name         // of the pod
+	api.Name         // the pod's
 	UID      string  // the pod's; empty: not known
-	Created  int64   // when the ports were asked for, as Service.Created
+	Created  int64   // when the pod got its ports, as Service.Created
 	Addrs    AddrSet // the pod's own
 	Ports    []HostPort
 }
@@ -36,27 +34,26 @@ type HostPort struct {
 	To    uint16     // on the pod
 }
 
-// Entry names the pod's Entry in a Table. No Service can have it: "/" is in no object's name.
+// Entry returns the name of the pod's Entry in a Table. It has a "/", so no Service has the same name.
 func (p *HostPod) Entry() api.Name {
 	return api.Name{Namespace: p.Namespace, Name: hostPodPrefix + p.Name.Name}
 }
 
 const hostPodPrefix = "pod/"
 
-// HostPodOf returns the pod whose host ports an Entry of that name is about; false if the Entry is a Service's.
+// HostPodOf returns the pod whose Entry has that name; false if the Entry is a Service's.
 func HostPodOf(entry api.Name) (pod api.Name, ok bool) {
 	name, ok := strings.CutPrefix(entry.Name, hostPodPrefix)
 	return api.Name{Namespace: entry.Namespace, Name: name}, ok
 }
 
-// Equal reports whether p and o ask for the same.
+// Equal reports whether p and o have the same ports and addresses.
 func (p *HostPod) Equal(o *HostPod) bool {
 	return p.Name == o.Name && p.UID == o.UID && p.Created == o.Created && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
-// CompileHostPod decides what the node does for a pod's host ports. The client's address is
-// kept, as the reference plugin portmap does: the pod is on this node, so that its replies
-// pass here.
+// CompileHostPod decides what the node does for the host ports of a pod. It keeps the client's address, like the
+// reference plugin portmap. This works because the pod's replies pass this node.
 func CompileHostPod(p *HostPod, own AddrSet, node Node) *Entry {
 	c := compilation{node: node, entry: &Entry{Name: p.Entry(), Created: p.Created}}
 	for _, port := range p.Ports {
@@ -88,7 +85,7 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 		}
 		i := slices.IndexFunc(p.Addrs, func(pod netip.Addr) bool { return pod.Is4() == a.Is4() })
 		if i < 0 {
-			continue // a pod without an address of the family has no port there
+			continue // the pod has no address of this family
 		}
 		if exceeds(len(c.entry.Frontends)+1, c.node.Limits.Frontends) {
 			c.problem("TooManyFrontends", "the pod has more than %d host ports times addresses; the others are left out %s", c.node.Limits.Frontends, limitAdvice)
@@ -97,16 +94,15 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 		r := &Route{Endpoints: []Endpoint{{Addr: netip.AddrPortFrom(p.Addrs[i], port.To), Local: true}}, Local: true}
 		c.entry.Frontends = append(c.entry.Frontends, &Frontend{
 			Addr: netip.AddrPortFrom(a, port.Port), Proto: port.Proto, Service: name, Internal: r, External: r,
-			// The port goes when the runtime has ended the pod's network: nothing can answer.
+			// The port goes when the runtime has removed the pod's network, so nothing can answer any more.
 			Termination: TerminateUnready,
 		})
 	}
 }
 
-// Loopback returns where the host ports on the node's loopback addresses lead, 127.0.0.1 and
-// ::1. They are in no Table: the kernel sends no packet with such an address on to a pod, so
-// that a process has to take the connection. Of pods that ask for the same one the oldest
-// has it.
+// Loopback returns the targets of host ports on the node's loopback addresses, 127.0.0.1 and ::1. No Table has them:
+// the kernel does not forward packets with a loopback address to a pod, so a process must relay the connection. If
+// several pods want a port, the oldest pod has it.
 func (h HostPorts) Loopback() map[Key]netip.AddrPort {
 	pods := slices.SortedFunc(slices.Values(h.Pods), func(a, b HostPod) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))

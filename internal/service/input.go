@@ -8,52 +8,49 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Service is what this package needs to know of a Kubernetes Service. The API
-// edge (internal/kube) fills it; what it could not read it says in Problems.
+// A Service has the fields of a Kubernetes Service that this package needs. The API edge (internal/kube) fills it and
+// puts what it could not read into Problems.
 type Service struct {
 	api.Name
-	// ClusterIPs are the Service's own addresses, one a family; empty for headless
-	// and ExternalName Services, which have no Frontends.
+	// ClusterIPs are the Service's own addresses, one for each family. Headless and ExternalName Services have none,
+	// and no Frontends.
 	ClusterIPs []netip.Addr
-	// ExternalIPs and BalancerIPs are addresses for clients outside the cluster: those of
-	// spec.externalIPs, and those that a load balancer has (status.loadBalancer.ingress)
-	// and sends packets to unchanged (ipMode VIP).
+	// ExternalIPs and BalancerIPs are addresses for clients outside the cluster. ExternalIPs come from
+	// spec.externalIPs. BalancerIPs come from status.loadBalancer.ingress, for load balancers that do not change
+	// packets (ipMode VIP).
 	ExternalIPs, BalancerIPs []netip.Addr
-	// Sources are loadBalancerSourceRanges: the clients that may use BalancerIPs. Empty: all.
+	// Sources are loadBalancerSourceRanges: the clients that may use BalancerIPs. Empty: all clients.
 	Sources []netip.Prefix
 	Ports   []Port
-	// CheckedPorts are the ports at which BalancerIPs may be nodes' own addresses: those that the
-	// load balancer's controller has checked and named in the status, which no user may write.
-	// At other ports such addresses are refused.
+	// A BalancerIP may be a node's own address only on these ports. They come from the status, which users cannot
+	// write. On other ports such an address is refused.
 	CheckedPorts []CheckedPort
 	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
 	Affinity time.Duration
-	// Balance is the algorithm that the Service asks for, if Balanced; else the
-	// node's default counts.
+	// Balance is the Service's algorithm if Balanced is set; otherwise the node's default counts.
 	Balance  Algorithm
 	Balanced bool
-	// Weighted says that the endpoints' weights count.
+	// Weighted says that the weights of the endpoints count.
 	Weighted bool
-	// Termination says which TCP connections end because of what became of their endpoint.
+	// Termination says when a TCP connection ends because its endpoint went away.
 	Termination TerminationPolicy
-	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
-	// it counts with ExternalLocal only. 0: nowhere.
+	// HealthCheckNodePort is the port on which load balancers ask whether this node has endpoints. It counts only with
+	// ExternalLocal. 0: no port.
 	HealthCheckNodePort uint16
 	// InternalLocal and ExternalLocal are internalTrafficPolicy: Local and
 	// externalTrafficPolicy: Local.
 	InternalLocal, ExternalLocal bool
-	// Created orders Services that claim the same address: the older one has it.
-	// Seconds since 1970; zero is the oldest.
+	// Created orders Services that claim the same address: the oldest has it. Seconds since 1970; 0 is the oldest.
 	Created int64
-	// Egress says which pods leave the cluster with BalancerIPs; nil: none.
+	// Egress selects the pods that leave the cluster with BalancerIPs; nil: none.
 	Egress *Egress
-	// Problems are the parts of the object that made no sense and were left out.
+	// Problems name the parts of the object that made no sense and were left out.
 	Problems []api.Problem
 }
 
-// An Egress is which pods of a Service's namespace leave the cluster with its addresses.
+// An Egress selects the pods of a Service's namespace that leave the cluster with its addresses.
 type Egress struct {
-	// All pods of the namespace; else those that have all labels of Selector, which has some.
+	// All selects all pods of the namespace. Otherwise pods need all labels of Selector, which is not empty.
 	All      bool
 	Selector map[string]string
 }
@@ -66,24 +63,23 @@ type Port struct {
 	NodePort uint16 // 0: none
 }
 
-// A CheckedPort is a port of nodes' own addresses that a load balancer may have.
+// A CheckedPort is a port that a load balancer may have on a node's own address.
 type CheckedPort struct {
 	Proto api.Proto
 	Port  uint16
 }
 
-// A Slice is what this package needs to know of an EndpointSlice.
+// A Slice has the fields of an EndpointSlice that this package needs.
 type Slice struct {
 	api.Name
-	Service   api.Name // the Service it belongs to
+	Service   api.Name // the Service's name
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
-	Pods      PodNames // behind the Endpoints, in their order
+	Pods      PodNames // the pods of the Endpoints, in the same order
 	Problems  []api.Problem
 }
 
-// A SlicePort is one port of a Slice: the number that a Service's port of this name
-// and protocol has on the pods of the Slice.
+// A SlicePort is the port number on a Slice's pods for the Service port with that name and protocol.
 type SlicePort struct {
 	Name  string
 	Proto api.Proto
@@ -95,52 +91,47 @@ type SliceEndpoint struct {
 	Addr                        netip.Addr
 	Node                        string // empty: not known, so never local
 	Ready, Serving, Terminating bool
-	// Weight is the pod's share of new connections, if the Service is Weighted; it is
-	// known only if HasWeight, else it is 1. A pod of weight 0 gets no new connections
-	// and goes on with those it has; if all that a node may use have 0, all are equal.
+	// Weight is the pod's share of new connections in a Weighted Service. It counts only with HasWeight; otherwise it
+	// is 1. A pod of weight 0 gets no new connections and keeps its existing connections. If all usable endpoints have
+	// weight 0, they count as equal.
 	Weight    uint16
 	HasWeight bool
-	// NodeHints and ZoneHints name the nodes and zones that are to use the endpoint.
+	// NodeHints and ZoneHints name the nodes and zones that should use the endpoint.
 	NodeHints, ZoneHints []string
 }
 
-// A Node is what a Table is compiled for: all that the rules depend on besides the
-// objects themselves.
+// A Node has all facts that a Table depends on, besides the Services and their endpoints.
 type Node struct {
 	Name string // the node's name, as in SliceEndpoint.Node
 	Zone string // its label topology.kubernetes.io/zone; empty: none
-	// Settings are the facts that the Table carries to the datapath. Whether the node can
-	// tell pods from other clients (Settings.Detect) also decides whether traffic to
-	// ClusterIPs from outside the cluster is masqueraded.
+	// Settings are the facts for the datapath. Settings.Detect says whether the node can tell pods from other clients;
+	// this decides whether traffic from outside the cluster to ClusterIPs is masqueraded.
 	Settings Settings
-	// Primary4 and Primary6 are the node's own addresses. One that lies in a Service's
-	// Sources may come through the load balancer's address, which then counts as a
-	// source as well: that is what the packet carries when the node calls it.
+	// Primary4 and Primary6 are the node's own addresses. If one lies in a Service's Sources, the load balancer's
+	// address also counts as a source, because packets of the node itself carry that address.
 	Primary4, Primary6 netip.Addr
-	// Balance is the algorithm of Services that name none, and Unsupported are the
-	// algorithms that the node's datapath cannot do.
+	// Balance is the default algorithm. Unsupported are the algorithms that the node's datapath does not have.
 	Balance     Algorithm
 	Unsupported Algorithms
-	// NodeAddrs are addresses of nodes, this one's first of all, and APIServers those where
-	// the API server is reached, as far as they are known. No Service may have them for
-	// clients outside the cluster, nor an address in Settings.ServiceCIDRs.
+	// NodeAddrs are the known addresses of nodes, this node included. APIServers are the known addresses of the API
+	// server. No Service may have one of them for clients outside the cluster, nor an address in Settings.ServiceCIDRs.
 	NodeAddrs, APIServers AddrSet
 	// Dead are the nodes that their peers declare dead, sorted: see selection.
 	Dead              []string
 	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	EgressOff         bool // no pod leaves the cluster with a Service's address, whatever the Service asks for
+	EgressOff         bool // no pod leaves the cluster with a Service's address
 	Limits            Limits
-	MasqueradeAll     bool // masquerade every client of a ClusterIP; of a balancer outside: every client
-	// Outside says that the machine is none of the cluster's nodes but a balancer before them: it
-	// has load balancers' addresses only, those in Balances. Its Settings.ServiceCIDRs are as much of
-	// these as no interface of its own has.
+	MasqueradeAll     bool // masquerade all clients of ClusterIPs; outside the cluster: all clients
+	// Outside says that the machine is a load balancer in front of the cluster, not a node. It has only load balancers'
+	// addresses that lie in Balances. Its Settings.ServiceCIDRs are those parts of Balances that are not on a local
+	// interface.
 	Outside  bool
 	Balances []netip.Prefix
 }
 
-// CompilesLike reports whether Compile returns the same for n and o, whatever the Service:
-// if not, every Service must be compiled again. Of Settings only Detect and ServiceCIDRs count.
-// NodeAddrs and APIServers do not: see RefusesLike; nor does Dead: see DeadUnlike.
+// CompilesLike reports whether Compile gives the same results for n and o. If not, every Service must be compiled
+// again. Of the Settings only Detect and ServiceCIDRs count. RefusesLike compares NodeAddrs and APIServers, DeadUnlike
+// compares Dead.
 func (n Node) CompilesLike(o Node) bool {
 	n4, n6 := n.Settings.Detect()
 	o4, o6 := o.Settings.Detect()
@@ -150,14 +141,14 @@ func (n Node) CompilesLike(o Node) bool {
 		n.Outside == o.Outside && samePrefixes(n.Balances, o.Balances)
 }
 
-// RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, the
-// Services whose Entry DependsOnAddresses must be compiled again.
+// RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, every Service whose Entry
+// DependsOnAddresses must be compiled again.
 func (n Node) RefusesLike(o Node) bool {
 	return slices.Equal(n.NodeAddrs, o.NodeAddrs) && slices.Equal(n.APIServers, o.APIServers)
 }
 
-// DeadUnlike returns the nodes that are Dead to n or to o alone. The Services whose Entry has
-// endpoints there must be compiled again.
+// DeadUnlike returns the nodes that are Dead for only one of n and o. Every Service with endpoints there must be
+// compiled again.
 func (n Node) DeadUnlike(o Node) (names []string) {
 	for _, one := range [2][2][]string{{n.Dead, o.Dead}, {o.Dead, n.Dead}} {
 		for _, name := range one[0] {
@@ -169,6 +160,5 @@ func (n Node) DeadUnlike(o Node) (names []string) {
 	return names
 }
 
-// Changes counts the changes of objects that were seen, and those that nothing has been
-// made of yet.
+// Changes counts the changes of objects so far, and the pending changes, which no table has yet.
 type Changes struct{ Services, Endpoints, ServicesPending, EndpointsPending uint64 }

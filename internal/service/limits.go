@@ -8,33 +8,31 @@ import (
 	"strings"
 )
 
-// Limits bound what one Service, and all of a namespace, can ask of a node: the API allows
-// far more than a node can carry. What exceeds a limit is left out and reported as a
-// Problem. A limit of 0 is none.
+// Limits bound the work of a node for one Service and for one namespace, so that one pass of the loop can carry a
+// Service at the limits. Parts beyond a limit are left out and reported as a Problem. 0 means no limit.
 type Limits struct {
 	Ports             int // of a Service
 	ExternalAddresses int // of a Service: external IPs and load balancers'
-	// Endpoints bounds a Service's endpoints times its ports: each port has its own list.
+	// Endpoints bounds a Service's endpoints times its ports, because each port has its own list.
 	Endpoints int
-	// Slots bounds the slots of a Service's lists, of which each frontend has one, with policy Local two: one
-	// for each endpoint, with weights as many as its share, and for Maglev its table. Modes in the kernel have an
-	// element for each.
+	// Slots bounds the slots of all lists of a Service. Each frontend has a list, with policy Local two lists. An
+	// endpoint has one slot in a list, with weights as many slots as its share; a Maglev list is the whole table.
+	// Kernel modes write an element for each slot.
 	Slots int
-	// SourceRanges bounds a Service's loadBalancerSourceRanges times the frontends that they
-	// hold for.
+	// SourceRanges bounds a Service's loadBalancerSourceRanges times the frontends that respect them.
 	SourceRanges int
 	Frontends    int // of a Service: ports times addresses, with NodePorts
-	// NamespaceFrontends bounds the frontends of all Services of a namespace; the oldest have
-	// them.
+	// NamespaceFrontends bounds the frontends of all Services of a namespace. The oldest Services have theirs.
 	NamespaceFrontends int
 }
 
-// DefaultLimits returns limits that no Service which people wrote by hand reaches.
+// DefaultLimits returns limits that one pass of the loop can carry. An nftables element costs about 2 µs, and removing
+// n source ranges costs the kernel n².
 func DefaultLimits() Limits {
 	return Limits{Ports: 5000, ExternalAddresses: 500, Endpoints: 10_000, Slots: 40_000, SourceRanges: 1000, Frontends: 10_000, NamespaceFrontends: 100_000}
 }
 
-// The names of limits, as --service-limits has them.
+// limitNames are the names of the limits in --service-limits.
 var limitNames = []string{"ports", "external-addresses", "endpoints", "slots", "source-ranges", "frontends", "namespace-frontends"}
 
 func (l *Limits) field(name string) *int {
@@ -55,14 +53,14 @@ func (l *Limits) Parse(text string) error {
 		}
 		n, err := strconv.ParseUint(value, 10, 31)
 		if err != nil {
-			return fmt.Errorf("%s=%q: must be a number, 0 for no limit", name, value)
+			return fmt.Errorf("%s=%q is not a number [0 means no limit]", name, value)
 		}
 		*field = int(n)
 	}
 	return nil
 }
 
-// String returns the limits as Parse reads them.
+// String returns the limits in the form that Parse accepts.
 func (l Limits) String() string {
 	var texts []string
 	for _, name := range limitNames {
@@ -76,8 +74,8 @@ func exceeds(n, limit int) bool { return limit > 0 && n > limit }
 
 const limitAdvice = "[split the Service; --service-limits of the agents sets the limit]"
 
-// limitEndpoints returns the slices with as many endpoints as n ports and their lists may have: those that
-// are ready or on this node before others. It costs the same whatever n is.
+// limitEndpoints returns the slices with the endpoints that count for each of n ports. Endpoints that are ready or on
+// this node come before others. The cost does not depend on n.
 func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 	total := 0
 	for _, s := range eps {
@@ -97,7 +95,7 @@ func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 	for i, s := range eps {
 		chosen[i] = make([]bool, len(s.Endpoints))
 	}
-	// Both families share the limit, each for itself if there are two.
+	// With two families, each has half of the limit.
 	left := map[bool]int{true: most, false: most}
 	if families := len(c.families()); families > 1 {
 		left = map[bool]int{true: max(most/2, 1), false: max(most/2, 1)}
@@ -126,8 +124,7 @@ func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 	return slices.DeleteFunc(kept, func(s *Slice) bool { return len(s.Endpoints) == 0 })
 }
 
-// rank orders endpoints where not all can count: ready ones on the node, ready ones,
-// others.
+// rank orders endpoints if not all can count: ready endpoints on the node, other ready endpoints, the rest.
 func (e *SliceEndpoint) rank(node string) int {
 	switch {
 	case e.Ready && e.Node == node:
@@ -138,7 +135,7 @@ func (e *SliceEndpoint) rank(node string) int {
 	return 2
 }
 
-// NoClients returns ranges that no client of a family is in: sources that let nobody in.
+// NoClients returns a source range of a family that no client is in.
 func NoClients(is4 bool) []netip.Prefix {
 	if is4 {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 32)}

@@ -11,13 +11,13 @@ import (
 // A Listing is what a node does for Services. Programs read its JSON, so the fields stay.
 type Listing struct {
 	Mode         string   `json:"mode"`
-	Pods         []string `json:"pods"` // clients that count as pods: ranges, and interfaces
+	Pods         []string `json:"pods"` // clients that count as pods: ranges and interfaces
 	NodePorts    []string `json:"nodePortAddresses"`
 	ServiceCIDRs []string `json:"serviceCIDRs"`
 	Services     []Row    `json:"services"`
 }
 
-// A Row is one address of a Service, for one class of clients.
+// A Row is one address of a Service for one class of clients.
 type Row struct {
 	Service   string `json:"service"`
 	Namespace string `json:"namespace"`
@@ -25,7 +25,7 @@ type Row struct {
 	Port      uint16 `json:"port"`
 	Protocol  string `json:"protocol"`
 	Kind      Kind   `json:"kind"`
-	// Address is where clients connect to; of a NodePort the node's address, or "*" if it has
+	// Address is the address that clients connect to. For a NodePort it is the node's address, or "*" if the node has
 	// several.
 	Address   string        `json:"address"`
 	From      string        `json:"from"`           // any, cluster (pods and nodes), external
@@ -45,10 +45,10 @@ type RowEndpoint struct {
 	Weight  int    `json:"weight"`
 }
 
-// snatWords say of which packets the source address is replaced.
+// snatWords name the packets whose source address is replaced.
 var snatWords = [...]string{MasqueradeHairpin: "hairpin-only", MasqueradeOffCluster: "non-pods", MasqueradeAll: "always"}
 
-// List returns the listing of a table: all of it, or of one namespace.
+// List returns the listing of a table; with a namespace, only of that namespace.
 func (t *Table) List(mode, namespace string) Listing {
 	l := Listing{Mode: mode, Pods: texts(t.Settings.Pods), NodePorts: texts(t.Settings.NodePorts), ServiceCIDRs: texts(t.Settings.ServiceCIDRs), Services: []Row{}}
 	l.Pods = append(l.Pods, t.Settings.PodInterfaces...)
@@ -66,7 +66,7 @@ func (t *Table) List(mode, namespace string) Listing {
 	return l
 }
 
-// texts returns values as texts; never nil, which JSON has as null.
+// texts returns values as texts. It never returns nil, which JSON shows as null.
 func texts[T fmt.Stringer](all []T) []string {
 	out := make([]string, len(all))
 	for i, v := range all {
@@ -75,7 +75,7 @@ func texts[T fmt.Stringer](all []T) []string {
 	return out
 }
 
-// list returns one row, or two if it matters where a packet is from.
+// list returns one row for the frontend, or two rows if the packet's origin matters.
 func (f *Frontend) list(s Settings) []Row {
 	row := func(from string, r *Route) Row {
 		o := Row{

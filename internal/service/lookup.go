@@ -7,41 +7,40 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Packet is the first packet of a flow, with what the node knows about it besides its
-// header.
+// A Packet is the first packet of a flow: its header, and what the node knows about it.
 type Packet struct {
 	From  netip.Addr // the client
 	To    netip.AddrPort
 	Proto api.Proto
-	// FromPod says that the client counts as a pod for another reason than its address in
-	// Settings.Pods: the packet came in by one of Settings.PodInterfaces.
+	// FromPod says that the packet came in through one of Settings.PodInterfaces, so the client counts as a pod.
+	// Clients in Settings.Pods always count as pods.
 	FromPod  bool
 	FromNode bool // the node itself is the client
-	ToNode   bool // To is one of the node's own addresses, where NodePorts may be served
+	ToNode   bool // To is one of the node's own addresses, which may serve NodePorts
 }
 
-// A Decision is what becomes of a Packet, and why.
+// A Decision is the action for a Packet, with the reason.
 type Decision struct {
-	// Packet is the one that was asked about; its FromPod also counts Settings.Pods.
+	// Packet is the packet of the question. Its FromPod also counts Settings.Pods.
 	Packet   Packet
-	Frontend *Frontend // what answers at the address; nil: nothing
-	Route    *Route    // that of the packet's class of traffic; nil without a Frontend, or if the client may not come in
+	Frontend *Frontend // the frontend that answers at the address; nil: none
+	Route    *Route    // the Route for the packet's class of traffic; nil without a Frontend, or if the client is not allowed
 	Action   Action    // Pass: the packet is not for a Service
 	Reason   Reason
 }
 
-// A Reason says why a Decision is what it is. The zero value goes with Pass.
+// A Reason says why a Decision has its Action. The zero value goes with Pass.
 type Reason uint8
 
 // The reasons, each with its Action.
 const (
-	NotAService         Reason = iota // Pass: nothing of ours has the address
+	NotAService         Reason = iota // Pass: no Service has the address
 	HasEndpoints                      // Forward
-	NoEndpoints                       // Reject: the Service has no endpoint that could answer, on any node
-	NoUsableEndpoints                 // Drop: other nodes may use some of its endpoints, this one may not
-	SourceNotAllowed                  // Drop: loadBalancerSourceRanges leaves the client out
-	NoSuchPort                        // Reject: a ClusterIP, and the Service does not have the port
-	UnassignedClusterIP               // Drop: in a ServiceCIDR, and no Service has the address
+	NoEndpoints                       // Reject: no endpoint of the Service on any node could answer
+	NoUsableEndpoints                 // Drop: other nodes may use some endpoints, this node may not
+	SourceNotAllowed                  // Drop: the client is not in loadBalancerSourceRanges
+	NoSuchPort                        // Reject: the address is a ClusterIP, and its Service does not have the port
+	UnassignedClusterIP               // Drop: the address is in a ServiceCIDR, and no Service has it
 	reasonCount
 )
 
@@ -58,8 +57,8 @@ var reasonTexts = [reasonCount]string{
 // String returns the reason in words.
 func (r Reason) String() string { return reasonTexts[r] }
 
-// Masquerades reports whether an endpoint of the Decision's Route sees an address of this
-// node in place of the client's. The node's own packets carry such an address anyway.
+// Masquerades reports whether an endpoint of the Decision's Route sees an address of this node instead of the client's.
+// The node's own packets carry a node address anyway.
 func (d Decision) Masquerades(e Endpoint) bool {
 	hairpin := e.Local && e.Addr.Addr() == d.Packet.From
 	return hairpin || d.Route.Masquerade == MasqueradeAll || d.Route.Masquerade == MasqueradeOffCluster && !d.Packet.FromPod
@@ -68,8 +67,8 @@ func (d Decision) Masquerades(e Endpoint) bool {
 // Internal reports whether the packet is internal traffic: from a pod or from the node.
 func (p Packet) Internal() bool { return p.FromPod || p.FromNode }
 
-// Decide returns what the frontend does with a packet that is for it. FromPod must say
-// whether the client is a pod, whatever tells.
+// Decide returns the Decision of the frontend about a packet to it. FromPod must say whether the client counts as a pod
+// for any reason.
 func (f *Frontend) Decide(p Packet) Decision {
 	d := Decision{Packet: p, Frontend: f}
 	if len(f.Sources) > 0 && !anyContains(f.Sources, p.From) {
@@ -89,17 +88,15 @@ func (f *Frontend) Decide(p Packet) Decision {
 // one Index.
 func Lookup(t *Table, p Packet) Decision { return NewIndex(t).Lookup(p) }
 
-// An Index answers Lookup at the cost of a few map accesses. It is immutable and may be
-// read by any goroutine.
+// An Index answers Lookup with a few map accesses. It is immutable and may be read by any goroutine.
 type Index struct {
 	settings   Settings
 	frontends  map[Key]*Frontend
 	clusterIPs map[netip.Addr]struct{}
 }
 
-// NewIndex returns an Index of a table. It takes about as much memory as the table's
-// frontends have keys: make one where flows or connections are looked up, not for each
-// table.
+// NewIndex returns an Index of a table. It needs about as much memory as the keys of the table's frontends, so make one
+// only to look up flows or connections.
 func NewIndex(t *Table) *Index {
 	_, n := t.Len()
 	x := &Index{settings: t.Settings, frontends: make(map[Key]*Frontend, n), clusterIPs: map[netip.Addr]struct{}{}}

@@ -8,27 +8,26 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// An endpoint that is itself a frontend sends packets round: two Services whose endpoints
-// are each other's NodePorts make thousands of connections of one. Nothing but a slice
-// that somebody wrote by hand has such endpoints, which are left out:
+// loops are the endpoints of an Entry that may be frontends. A packet to such an endpoint would go round: two Services
+// whose endpoints are each other's NodePorts turn one connection into thousands. Only slices that somebody wrote by
+// hand have such endpoints. They are left out:
 //
-//   - an address in a ServiceCIDR, at once (Compile);
-//   - a ClusterIP and one of its ports, a node's address and a NodePort, a load balancer's
-//     address and port, and an external IP of the same namespace: by the Builder, which
-//     knows the frontends of all Services.
+//   - an address in a ServiceCIDR, by Compile;
+//   - a ClusterIP with one of its ports, a node's address with a NodePort, a load balancer's address with its port, and
+//     an external IP of the same namespace: by the Builder, which knows the frontends of all Services.
 //
-// External IPs of other namespaces do not count: whoever may write a Service could take
-// endpoints away from others with them. Nor do endpoints that name their pod: a pod on a
-// node's own network may use a port that somebody chooses as NodePort. (One who writes a
-// pod's name into a slice makes a loop; it ends with the hop limit of packets.)
+// External IPs of other namespaces do not count, because anybody who may write a Service could take endpoints away from
+// others with them. Endpoints that name their pod do not count either: a pod on a node's own network may use a port
+// that somebody else chooses as NodePort. Somebody who writes a pod's name into a slice can make a loop, which ends
+// with the hop limit of packets.
 type loops struct {
 	suspects []Key // endpoints that may be a frontend, sorted
 	again    func(refused map[Key]struct{}) *Entry
 	nodes    AddrSet
 }
 
-// loop reports whether an endpoint, the i-th of a slice, is a frontend. Those of which the
-// Builder must decide it notes as suspects.
+// loop reports whether endpoint i of a slice is a frontend. It notes endpoints that the Builder must decide about as
+// suspects.
 func (c *compilation) loop(at Key, s *Slice, i int) bool {
 	addr := at.Addr.Addr()
 	if anyContains(c.node.Settings.ServiceCIDRs, addr) {
@@ -43,34 +42,34 @@ func (c *compilation) loop(at Key, s *Slice, i int) bool {
 	return false
 }
 
-// suspicious reports whether an endpoint at an address can be a frontend: at a node's own,
-// or outside of the pods' ranges where they are known.
+// suspicious reports whether an endpoint at an address can be a frontend: the address is a node's, or lies outside of
+// the known pod ranges.
 func (c *compilation) suspicious(a netip.Addr) bool {
 	pods := c.node.Settings.Pods
 	known := slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
 	return known && !anyContains(pods, a) || c.node.NodeAddrs.Has(a)
 }
 
-// loops names the endpoints that were left out, and hands the suspects to the Builder.
+// loops reports the endpoints that were left out, and gives the suspects to the Builder.
 func (c *compilation) loops(eps []*Slice) {
-	var left []string
+	var leftOut []string
 	for k := range c.refused {
-		left = append(left, k.String())
+		leftOut = append(leftOut, k.String())
 	}
 	for _, s := range eps {
 		for i := range s.Endpoints {
 			if a := s.Endpoints[i].Addr; anyContains(c.node.Settings.ServiceCIDRs, a) {
-				left = append(left, a.String())
+				leftOut = append(leftOut, a.String())
 			}
 		}
 	}
-	if len(left) > 0 {
-		slices.Sort(left)
+	if len(leftOut) > 0 {
+		slices.Sort(leftOut)
 		more := ""
-		if left = slices.Compact(left); len(left) > 5 {
-			left, more = left[:5], fmt.Sprintf(" and %d more", len(left)-5)
+		if leftOut = slices.Compact(leftOut); len(leftOut) > 5 {
+			leftOut, more = leftOut[:5], fmt.Sprintf(" and %d more", len(leftOut)-5)
 		}
-		c.problem("EndpointRefused", "endpoints %q%s are left out: they are addresses of Services, to which packets would come back [name the pods, or use a selector]", left, more)
+		c.problem("EndpointRefused", "endpoints %q%s are left out: they are addresses of Services, to which packets would come back [name the pods, or use a selector]", leftOut, more)
 	}
 	if len(c.suspects) > 0 && c.refused == nil {
 		svc, node := c.svc, c.node
@@ -83,8 +82,7 @@ func (c *compilation) loops(eps []*Slice) {
 	}
 }
 
-// aims notes at which keys an entry has suspects, in place of one that it replaces. Both
-// may be nil.
+// aims notes the keys of an entry's suspects in place of its predecessor's. Both may be nil.
 func (b *Builder) aims(was, now *Entry) {
 	for _, k := range was.suspects() {
 		for _, k := range [...]Key{k, k.NodePort()} {
@@ -118,7 +116,7 @@ func (e *Entry) suspects() []Key {
 	return e.loops.suspects
 }
 
-// withoutLoops returns e without the endpoints that are frontends.
+// withoutLoops returns e without endpoints that are frontends.
 func (b *Builder) withoutLoops(e *Entry) *Entry {
 	var refused map[Key]struct{}
 	for _, k := range e.suspects() {

@@ -7,94 +7,88 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// Action is what becomes of a packet. The zero value is Forward.
+// Action is what a node does with a packet. The zero value is Forward.
 type Action uint8
 
-// The actions. Reject answers the client (ICMP port unreachable), so that it fails
-// at once; Drop stays silent, so that it retries: kube-proxy rejects where a Service
-// has no endpoint anywhere and drops where it has none that this node may use.
+// The actions, as in kube-proxy. Reject answers the client with ICMP port unreachable, so that the client fails at once:
+// no node has an endpoint. Drop is silent, so that the client tries again: other nodes have endpoints.
 const (
 	Forward Action = iota
 	Reject
 	Drop
-	Pass // the packet is not for a Service: only a Decision says it, never a Route
+	Pass // the packet is not for a Service. A Decision may have this Action, a Route never
 )
 
 // String returns "forward", "reject", "drop" or "pass".
 func (a Action) String() string { return [...]string{"forward", "reject", "drop", "pass"}[a] }
 
-// Masquerade says of which packets the source address is replaced by the node's own, so
-// that the reply comes back through this node. A packet that an endpoint sends to itself
-// through a Service (hairpin) is always masqueraded: its reply would not leave the pod.
+// Masquerade selects the packets whose source address the node replaces by its own, so that replies return through this
+// node. A packet that an endpoint sends to itself through a Service (hairpin) is always masqueraded, because its reply
+// would not leave the pod.
 type Masquerade uint8
 
-// The zero value replaces only the source of hairpin packets.
+// The kinds of masquerading. The zero value is MasqueradeHairpin.
 const (
 	MasqueradeHairpin    Masquerade = iota // only hairpin packets
-	MasqueradeOffCluster                   // also packets of clients that are not pods by Settings.Pods
+	MasqueradeOffCluster                   // also packets of clients that are not in Settings.Pods
 	MasqueradeAll                          // all packets
 )
 
 // String returns "hairpin", "off-cluster" or "all".
 func (m Masquerade) String() string { return [...]string{"hairpin", "off-cluster", "all"}[m] }
 
-// An Endpoint is one pod's address and port, chosen for this node.
+// An Endpoint is a pod's address and port that this node may use.
 type Endpoint struct {
 	Addr  netip.AddrPort
-	Local bool // it runs on this node, so that it can be its own client (hairpin)
-	// Weight is its share of new connections relative to the others'. 0 is the same as 1,
-	// and what all endpoints have if their Service does not ask for weights.
+	Local bool // the pod is on this node, so it can be its own client (hairpin)
+	// Weight is the endpoint's share of new connections, relative to the other endpoints. 0 means 1. All weights are 0
+	// if the Service does not ask for weights.
 	Weight uint16
 }
 
-// A Route is what becomes of a packet that reaches a Frontend.
+// A Route says what a node does with the packets of a class of traffic.
 type Route struct {
 	Endpoints  []Endpoint // sorted by address, without duplicates; empty unless Action is Forward
 	Action     Action
 	Masquerade Masquerade
-	// Local says that the route may use the endpoints of this node only (policy Local);
-	// false unless Action is Forward. With affinity, routes of policy Local and others of
-	// the same Service port keep their clients apart: a client that one address sent to an
-	// endpoint on another node must not be sent there by an address of policy Local.
+	// Local says that the route has only endpoints of this node (policy Local); false unless Action is Forward.
+	// With affinity, the routes of a Service port remember clients separately for policy Local: another address may have
+	// sent the client to an endpoint on another node, which policy Local must not use.
 	Local bool
 }
 
-// A Frontend is one address that this node answers for, with every policy already
-// decided.
+// A Frontend is one address that this node answers for. All policies are already applied.
 type Frontend struct {
-	// Addr is the address and port clients use. A NodePort has the unspecified
-	// address of its family: "any address in Settings.NodePorts".
+	// Addr is the address and port that clients use. A NodePort has the unspecified address of its family, which stands
+	// for all addresses in Settings.NodePorts.
 	Addr  netip.AddrPort
 	Proto api.Proto
-	// ClusterIP says that the address is the Service's alone: a packet to a port of it
-	// that no Frontend has is rejected, not passed on.
+	// ClusterIP says that the address belongs to the Service alone. Packets to its other ports are rejected, not passed.
 	ClusterIP bool
-	// LoadBalancer says that the address is one of the Service's load balancer, and not one of
-	// spec.externalIPs. Packets fare the same at both; people and kube-proxy's rules tell them apart.
+	// LoadBalancer says that the address is the load balancer's, not one of spec.externalIPs. Packets are treated alike;
+	// people and kube-proxy's rules distinguish the two.
 	LoadBalancer bool
-	// Balance says how new connections are spread over a Route's endpoints.
+	// Balance spreads new connections over a Route's endpoints.
 	Balance     Algorithm
 	Termination TerminationPolicy // see Retained
 	Service     api.PortName      // for names, metrics and messages
-	Internal    *Route            // for pods (Settings.Pods) and for the node itself
-	External    *Route            // for all other clients; the same pointer as Internal when nothing differs
-	// Affinity is how long a client stays at the endpoint it got, counted from its last
-	// new connection, over all Frontends of the same Service port; 0: not at all.
+	Internal    *Route            // for pods (Settings.Pods) and the node itself
+	External    *Route            // for all other clients; the same pointer as Internal if nothing differs
+	// Affinity is how long a client keeps its endpoint after its last new connection. All Frontends of a Service port
+	// share it. 0: no affinity.
 	Affinity time.Duration
-	// Sources are the clients that may use the address, packets of others are dropped;
-	// sorted. Empty: all clients.
+	// Sources are the clients that may use the address, sorted. Packets of other clients are dropped. Empty: all clients.
 	Sources []netip.Prefix
-	// Retained are the endpoints that keep the flows they have although no Route has them:
-	// they get no new ones. Sorted. On the way between two tables (Step) it has those of the routes too. For TCP, Termination says which these are; for UDP they
-	// are those that serve. No datapath reads either, and Equal leaves both out: package
-	// flow uses them.
+	// Retained are endpoints outside of the routes that keep their existing flows but get no new flows, sorted. For TCP
+	// they follow from Termination; for UDP they are the endpoints that still serve. Only package flow reads Retained and
+	// Termination; datapaths and Equal ignore both.
 	Retained []netip.AddrPort
 }
 
 // NodePort reports whether the frontend is a port on the node's own addresses.
 func (f *Frontend) NodePort() bool { return f.Addr.Addr().IsUnspecified() }
 
-// A Kind says where a Service has an address from.
+// A Kind is the kind of an address of a Service.
 type Kind string
 
 // The kinds.
@@ -105,10 +99,10 @@ const (
 	KindLoadBalancer Kind = "LoadBalancer"
 )
 
-// Kinds returns all of them, in the order in which people read a Service's addresses.
+// Kinds returns all kinds, in the order in which people read a Service's addresses.
 func Kinds() []Kind { return []Kind{KindClusterIP, KindNodePort, KindExternalIP, KindLoadBalancer} }
 
-// Kind returns the frontend's.
+// Kind returns the kind of the frontend's address.
 func (f *Frontend) Kind() Kind {
 	switch {
 	case f.ClusterIP:
@@ -121,10 +115,10 @@ func (f *Frontend) Kind() Kind {
 	return KindExternalIP
 }
 
-// Key returns what identifies the frontend on a node.
+// Key returns the key of the frontend.
 func (f *Frontend) Key() Key { return Key{f.Addr, f.Proto} }
 
-// A Key identifies a Frontend: no two in a Table have the same.
+// A Key identifies a Frontend in a Table.
 type Key struct {
 	Addr  netip.AddrPort
 	Proto api.Proto
@@ -143,27 +137,22 @@ func (k Key) String() string { return k.Addr.String() + "/" + k.Proto.String() }
 
 // Settings are the facts about a node that hold for all its Frontends.
 type Settings struct {
-	// Pods are the sources that count as pods: kube-proxy's local-traffic detector.
-	// Empty means that no client does.
+	// Pods are the source ranges that count as pods: kube-proxy's local-traffic detector. Empty: no client counts as a pod.
 	Pods []netip.Prefix
-	// PodInterfaces are the node's interfaces behind which only pods are; a name that ends
-	// in "*" stands for all that begin so. A client whose packet comes in there counts as a
-	// pod as well.
+	// PodInterfaces are interfaces of the node that lead only to pods. A name that ends in "*" stands for all names with
+	// that beginning. Clients whose packets come in there count as pods.
 	PodInterfaces []string
-	// NodePorts are the addresses of this node on which NodePorts are served by datapaths;
-	// never on loopback addresses, even if a prefix
-	// contains some (package hostport serves them there). Empty means none.
+	// NodePorts are the ranges of this node's addresses on which datapaths serve NodePorts; empty: none. Loopback
+	// addresses never count, even inside a range: package hostport serves them.
 	NodePorts []netip.Prefix
-	// NodeIPs are addresses that are known to be this node's own, so that the kernel need
-	// not be asked whether a packet to them is for this node. They say nothing about what
-	// is served there, so that Equal leaves them out.
+	// NodeIPs are known addresses of this node, so that datapaths need not ask the kernel. Equal ignores them.
 	NodeIPs []netip.Addr
-	// ServiceCIDRs are what ClusterIPs are taken from. A packet to an address in them that
-	// no Frontend has is dropped: a Service may get the address later. Empty: not known.
+	// ServiceCIDRs are the ranges of ClusterIPs; empty: not known. Packets to an address in a range that no Frontend has
+	// are dropped, because a Service may get the address later.
 	ServiceCIDRs []netip.Prefix
 }
 
-// Detect reports for each family whether there are sources that count as pods.
+// Detect reports for each family whether some clients count as pods.
 func (s Settings) Detect() (is4, is6 bool) {
 	for _, p := range s.Pods {
 		is4 = is4 || p.Addr().Is4()

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// A namespace is what a Builder knows of the frontends of its Services.
+// A namespace counts the frontends of its Services.
 type namespace struct {
 	frontends int // of all entries
-	// While there are too many: the entries, oldest first, and the youngest that has its
-	// frontends; nil: no entry has.
+	// entries and last are set while the namespace has too many frontends: all entries, oldest first, and the youngest
+	// entry that has its frontends (nil: no entry has).
 	entries []*Entry
 	last    *Entry
 }
 
-// count notes that an entry is replaced; was or now may be nil, not both.
+// count notes that now replaces was. One of them may be nil.
 func (b *Builder) count(was, now *Entry) {
 	name := cmp.Or(now, was).Name.Namespace
 	s := b.namespaces[name]
@@ -47,12 +47,12 @@ func (s *namespace) replace(was, now *Entry) {
 	}
 }
 
-// ration decides which entries of the namespaces with too many frontends have theirs, and
-// marks those for which that has changed.
+// ration decides which entries have their frontends in namespaces with too many, and marks entries for which that
+// changed.
 func (b *Builder) ration() {
 	for name := range b.crowded {
 		s := b.namespaces[name]
-		was := 0 // how many of the entries had theirs
+		was := 0 // number of entries that had their frontends
 		if s.entries == nil {
 			s.entries = b.entriesOf(name)
 			was = len(s.entries)
@@ -104,8 +104,7 @@ func (b *Builder) entriesOf(name string) []*Entry {
 	return all
 }
 
-// crowdedOut reports whether an entry has none of its frontends, because older ones of its
-// namespace have all that there may be.
+// crowdedOut reports whether an entry gets no frontends because older entries of its namespace use up the limit.
 func (b *Builder) crowdedOut(e *Entry) bool {
 	s := b.namespaces[e.Name.Namespace]
 	return s != nil && s.entries != nil && (s.last == nil || compareAge(e, s.last) > 0)

@@ -7,17 +7,17 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// What a Table is compiled for need not be one of the cluster's nodes. A balancer outside of it
-// (Node.Outside) answers for load balancers' addresses only, and takes connections
+// A Table can also be compiled for a load balancer in front of the cluster (Node.Outside). It answers only for load
+// balancers' addresses, and sends connections
 //
 //	straight to pods    Compile(svc, its EndpointSlices, node)
 //	to NodePorts        Compile(Instances(svc, nodes), node)
 //
-// externalTrafficPolicy Local leaves no pod out there: no pod is on that machine. With NodePorts
-// it decides which nodes take connections, and each node's share.
+// externalTrafficPolicy Local removes no pod there, because no pod is on that machine. With NodePorts it decides which
+// nodes get connections, and the share of each node.
 
-// outside is what a Route of a load balancer's address does outside of the cluster. Clients in
-// the cluster are masqueraded always: answers to them would not come back here.
+// outside returns the routes of a load balancer's address outside of the cluster. Clients in the cluster are always
+// masqueraded, because answers to them would not return to this machine.
 func (c *compilation) outside(set choice) (internal, external *Route) {
 	all := set.route(set.cluster, MasqueradeAll)
 	if c.node.MasqueradeAll || all.Action != Forward {
@@ -26,14 +26,14 @@ func (c *compilation) outside(set choice) (internal, external *Route) {
 	return all, set.route(set.cluster, MasqueradeHairpin)
 }
 
-// An Instance is a node as a balancer outside of the cluster sees it.
+// An Instance is a node in the view of a load balancer outside of the cluster.
 type Instance struct {
 	Name     string
-	Addrs    []netip.Addr // the first of each family takes connections
-	Excluded string       // why load balancers must not use it; empty: they may
+	Addrs    []netip.Addr // the first address of each family gets connections
+	Excluded string       // why load balancers must not use the node; empty: they may
 }
 
-// Equal reports whether n and o say the same.
+// Equal reports whether all fields of n and o are equal.
 func (n Instance) Equal(o Instance) bool {
 	return n.Name == o.Name && n.Excluded == o.Excluded && slices.Equal(n.Addrs, o.Addrs)
 }
@@ -46,15 +46,15 @@ func (n Instance) Addr(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// A ProbeState is what a balancer knows of a node by its health checks.
+// A ProbeState is the result of a load balancer's health checks of a node.
 type ProbeState uint8
 
 // The states.
 const (
-	Unprobed ProbeState = iota // no answer yet, and no deadline has passed: as Failing
+	Unprobed ProbeState = iota // no answer yet, and no deadline has passed; counts as Failing
 	Passing
-	Failing // it answers that it must not be used
-	Silent  // it does not answer
+	Failing // the node answers that it must not be used
+	Silent  // the node does not answer
 	probeStateCount
 )
 
@@ -63,21 +63,21 @@ func (s ProbeState) String() string {
 	return [probeStateCount]string{"unprobed", "passing", "failing", "silent"}[s]
 }
 
-// A ProbeResult is a state, and what the node asks for.
+// A ProbeResult is a state with the share that the node asks for.
 type ProbeResult struct {
 	State ProbeState
-	// Weight is the node's share of new connections: the number of its endpoints; 0: it does not say.
+	// Weight is the node's share of new connections: the number of its endpoints; 0: the node does not say.
 	Weight uint16
 }
 
-// Instances returns a Service and Slices for Compile, in which nodes stand for pods: their
-// addresses with the Service's node ports. result says what the health check of an address of a
-// node says. Under externalTrafficPolicy Local the nodes' weights count.
+// Instances returns a Service and Slices for Compile in which nodes take the place of pods: their addresses with the
+// Service's node ports. result returns the health of a node's address. Under externalTrafficPolicy Local the nodes'
+// weights count.
 //
 //   - A node that passes is a ready endpoint.
-//   - One that is silent is as a terminating endpoint that serves: it gets connections where no
-//     node passes, for then it may be the checks that do not get through.
-//   - One that fails gets none. So does one that is excluded, and it keeps what it has.
+//   - A silent node is a terminating endpoint that serves. It gets connections if no node passes, because then the
+//     checks themselves may be lost.
+//   - A failing node gets no connections. An excluded node gets no new connections and keeps its existing connections.
 func Instances(svc *Service, nodes []Instance, result func(netip.Addr) ProbeResult) (*Service, []*Slice) {
 	own := *svc
 	own.Weighted = svc.ExternalLocal

@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// PodNames are the names of the pods behind a Slice's endpoints, in their order. They are
-// packed, because a cluster has 250,000 of them: the pods of a Slice nearly always share
-// all of their name but the last letters. The zero value knows no name.
+// PodNames are the names of the pods of a Slice's endpoints, in the same order. They are packed, because a cluster has
+// 250,000: the pods of a Slice nearly always share all but the last letters. The zero value has no names.
 type PodNames struct{ packed string }
 
 // maxPodName is how long the name of an object may be.
 const maxPodName = 253
 
-// podNameEnd ends the common prefix and each rest. No object's name has it.
+// podNameEnd ends the common prefix and each rest. No name of an object has it.
 const podNameEnd = "\n"
 
-// PackPodNames packs names. An empty one is not known; neither is one that no pod can have.
+// PackPodNames packs names. Empty and impossible names count as not known.
 func PackPodNames(names []string) PodNames {
 	known := func(s string) bool { return s != "" && len(s) <= maxPodName && !strings.Contains(s, podNameEnd) }
 	prefix, any := "", false
@@ -41,7 +40,7 @@ func PackPodNames(names []string) PodNames {
 			b.WriteString(name[len(prefix):])
 		}
 	}
-	return PodNames{strings.Clone(b.String())} // without the builder's spare room
+	return PodNames{strings.Clone(b.String())} // without the builder's spare capacity
 }
 
 func commonPrefix(a, b string) string {
@@ -52,8 +51,8 @@ func commonPrefix(a, b string) string {
 	return a[:n]
 }
 
-// At returns the name of the pod behind the endpoint with that index, empty if it is not
-// known. Its cost follows the number of names: it is for the rare endpoint that is lost.
+// At returns the name of the pod of endpoint i; empty if not known. The cost grows with the number of names: use it for
+// single endpoints.
 func (p PodNames) At(i int) string {
 	prefix, rest, _ := strings.Cut(p.packed, podNameEnd)
 	for ; i > 0; i-- {
@@ -69,8 +68,8 @@ func (p PodNames) At(i int) string {
 	return prefix + own
 }
 
-// All returns the names of the first n endpoints' pods, in their order; empty ones are not
-// known. It is for whoever needs all: its cost is that of one At.
+// All returns the names of the first n endpoints' pods, in order; empty names are not known. It costs as much as one
+// At.
 func (p PodNames) All(n int) []string {
 	prefix, rest, _ := strings.Cut(p.packed, podNameEnd)
 	names := make([]string, n)
@@ -83,16 +82,15 @@ func (p PodNames) All(n int) []string {
 	return names
 }
 
-// A PodRef is what an EndpointSlice says of the pod behind an address.
+// A PodRef is an EndpointSlice's information about the pod at an address.
 type PodRef struct {
-	Name        string // empty: the slice does not say
+	Name        string // empty: not in the slice
 	Terminating bool   // the pod was being deleted
 }
 
-// Pods returns, for each of the endpoints' addresses, what the Service's slices said of the
-// pod behind it; an empty PodRef if they did not have that address, or if e was read back
-// from a datapath. addrs are sorted. e may be nil. The cost follows the number of endpoints
-// in the slices.
+// Pods returns a PodRef for each of addrs, which are sorted. The PodRef is empty if the Service's slices did not have
+// the address, or if e was read back from a datapath. e may be nil. The cost grows with the number of endpoints in the
+// slices.
 func (e *Entry) Pods(addrs []netip.AddrPort) []PodRef {
 	refs := make([]PodRef, len(addrs))
 	if e == nil || len(addrs) == 0 {
@@ -104,7 +102,7 @@ func (e *Entry) Pods(addrs []netip.AddrPort) []PodRef {
 			p := &s.Endpoints[i]
 			at, _ := slices.BinarySearchFunc(addrs, p.Addr, func(a netip.AddrPort, addr netip.Addr) int { return a.Addr().Compare(addr) })
 			for ; at < len(addrs) && addrs[at].Addr() == p.Addr; at++ {
-				// Of two pods that had the address, the one that was not being deleted counts.
+				// If two pods had the address, prefer the pod that was not terminating.
 				if !found[at] || refs[at].Terminating && !p.Terminating {
 					refs[at], found[at] = PodRef{s.Pods.At(i), p.Terminating}, true
 				}

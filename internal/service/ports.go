@@ -6,9 +6,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// admit returns the Service's ports as they can be served: the API server guarantees it,
-// but a table must not fall with an object that came around the API server. A port that is
-// left out is in no other's way.
+// admit returns the ports that can be served. The API server guarantees all of this, but a table must not break by an
+// object that bypassed the API server. A rejected port does not hinder other ports.
 func (c *compilation) admit() []Port {
 	type number struct {
 		proto api.Proto
@@ -51,14 +50,13 @@ func (c *compilation) admit() []Port {
 	return ports
 }
 
-// A run is a slice as the source of one Service port's endpoints.
+// A run is a slice as a source of a Service port's endpoints.
 type run struct {
 	slice *Slice
 	port  uint16 // the number of the Service port on the slice's pods; 0: it has none
 }
 
-// runsOf returns for each of the ports the slices that have it. It looks at each port of
-// each slice once.
+// runsOf returns the slices of each port. It examines each port of each slice once.
 func runsOf(ports []Port, eps []*Slice) [][]run {
 	type name struct {
 		proto api.Proto
@@ -79,7 +77,7 @@ func runsOf(ports []Port, eps []*Slice) [][]run {
 				continue
 			}
 			if n := len(runs[i]); n > 0 && runs[i][n-1].slice == s {
-				continue // the first of that name counts
+				continue // the first port of that name counts
 			}
 			runs[i] = append(runs[i], run{s, q.Port})
 		}
@@ -87,7 +85,7 @@ func runsOf(ports []Port, eps []*Slice) [][]run {
 	return runs
 }
 
-// allRuns returns all slices as sources of a port, also those that do not have it.
+// allRuns returns all slices as sources of a port, also slices that do not have the port.
 func allRuns(p Port, eps []*Slice) []run {
 	runs := make([]run, len(eps))
 	for i, s := range eps {

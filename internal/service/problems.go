@@ -9,8 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// problemsOf returns the problems of a Service's objects. The order of the slices does not
-// matter.
+// problemsOf returns the problems of a Service's objects. The order of the slices does not matter.
 func problemsOf(svc *Service, eps []*Slice) []api.Problem {
 	list := slices.Clip(svc.Problems)
 	var more []api.Problem
@@ -26,7 +25,7 @@ func problemsOf(svc *Service, eps []*Slice) []api.Problem {
 	return list
 }
 
-// some names addresses in a message: the first few, and how many there are besides.
+// some names the first few addresses, and the number of the others.
 func some(all []netip.Addr) string {
 	const few = 5
 	var texts []string

@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// An Origin is where a packet comes from, as far as a Frontend tells clients apart.
+// An Origin is the place a packet comes from, as far as Frontends distinguish clients.
 type Origin string
 
 // The origins.
@@ -18,10 +18,10 @@ const (
 	FromOutside Origin = "outside"
 )
 
-// Origins returns all of them, in the order in which a Report has them.
+// Origins returns all origins, in the order of a Report.
 func Origins() []Origin { return []Origin{FromPod, FromNode, FromOutside} }
 
-// ParseOrigins returns the origin of that name; all if text is empty.
+// ParseOrigins returns the origin of that name; all origins if text is empty.
 func ParseOrigins(text string) ([]Origin, error) {
 	all := Origins()
 	if text == "" {
@@ -48,7 +48,7 @@ type FrontendReport struct {
 	Address  string          `json:"address"` // "10.96.0.9:80/TCP"
 	Port     string          `json:"port,omitempty"`
 	Kind     Kind            `json:"kind"`
-	ServedAt []string        `json:"servedAt,omitempty"` // of a NodePort: the node's addresses in these ranges
+	ServedAt []string        `json:"servedAt,omitempty"` // for a NodePort: the node's addresses in these ranges
 	Options  []string        `json:"options,omitempty"`  // affinity, balance, source ranges
 	Traffic  []TrafficReport `json:"traffic"`
 }
@@ -58,10 +58,9 @@ type TrafficReport struct {
 	From   Origin `json:"from"`
 	Action string `json:"action"`
 	Reason string `json:"reason"`
-	// Internal says which of the Service's traffic policies counts.
+	// Internal says that the internal traffic policy counts, not the external one.
 	Internal bool `json:"internal"`
-	// Source is whose address the endpoints see: client or node. A hairpin packet always
-	// has the node's.
+	// Source says whose address the endpoints see: "client" or "node". Hairpin packets always have the node's address.
 	Source    string           `json:"source,omitempty"`
 	Endpoints []EndpointReport `json:"endpoints"`
 }
@@ -73,12 +72,11 @@ type EndpointReport struct {
 	Node    string `json:"node,omitempty"`
 	Slice   string `json:"slice"`
 	Used    bool   `json:"used"`
-	Reason  string `json:"reason,omitempty"` // of one that is not used
+	Reason  string `json:"reason,omitempty"` // why the endpoint is not used
 }
 
-// NewReport reports what a node does for svc, whose endpoints are in eps, with packets from
-// the given origins. entry is the Service's in the node's table, where older Services may
-// have taken addresses.
+// NewReport reports what a node does for packets from the given origins to svc, whose endpoints are in eps. entry is
+// the Service's entry in the node's table; older Services may have taken some of its addresses.
 func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origin) Report {
 	r := Report{Service: svc.Name.String(), Node: node.Name, Zone: node.Zone, Problems: entry.Problems}
 	all := Explain(svc, eps, node, entry)
@@ -99,7 +97,7 @@ func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origi
 	return r
 }
 
-// order puts the ClusterIPs first.
+// order puts ClusterIPs first.
 func (f FrontendReport) order() int {
 	return slices.Index(Kinds(), f.Kind)
 }
@@ -121,7 +119,7 @@ func (f *Frontend) report(s Settings) FrontendReport {
 	return r
 }
 
-// servedAt returns where NodePorts of a family are served: addresses, and ranges of them.
+// servedAt returns the addresses and ranges of a family that serve NodePorts.
 func (s Settings) servedAt(is4 bool) (at []string) {
 	for _, p := range s.NodePorts {
 		switch {

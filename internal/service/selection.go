@@ -2,24 +2,23 @@ package service
 
 import "slices"
 
-// An Exclusion says why an endpoint gets no new connections. The zero value says that it
-// does get them.
+// An Exclusion says why an endpoint gets no new connections. The zero value, Used, says that it gets new connections.
 type Exclusion uint8
 
-// The exclusions, in the order in which they are looked for.
+// The exclusions, in the order of the checks.
 const (
 	Used              Exclusion = iota
-	InvalidAddress              // it has no address
+	InvalidAddress              // the endpoint has no address
 	OtherFamily                 // the Service has no ClusterIP of its family
 	NoSuchPortInSlice           // the slice has no port of that name and protocol
-	IsFrontend                  // it is an address of a Service: packets would go round
-	SameAddress                 // an endpoint with the same address and port is preferred
+	IsFrontend                  // it is the address of a Service: packets would go round
+	SameAddress                 // another entry with the same address and port is preferred
 	OtherNode                   // policy Local
 	UnknownNode                 // policy Local
 	NotReady
 	NotServing       // terminating
-	TerminatingSpare // terminating; only used where no endpoint is ready
-	NodeDead         // its peers say so
+	TerminatingSpare // terminating, while another endpoint is ready
+	NodeDead         // other nodes report its node dead
 	HintOtherNode    // topology hints
 	HintOtherZone    // topology hints
 	ZeroWeight
@@ -47,36 +46,36 @@ var exclusionTexts = [exclusionCount]string{
 // String returns the reason as a phrase: "not ready"; for Used "used".
 func (x Exclusion) String() string { return exclusionTexts[x] }
 
-// A selection decides which candidates get new connections under one traffic policy, with
-// the rules of kube-proxy (KEP-1669, KEP-2433, KEP-3015):
+// A selection decides which candidates get new connections under one traffic policy, with the rules of kube-proxy
+// (KEP-1669, KEP-2433, KEP-3015):
 //
-//   - Cluster: the ready ones, after hints; if that leaves none, all that are
-//     terminating but still serve, wherever they are.
-//   - Local: the ready ones here; if there are none, those here that are terminating
-//     but still serve. Hints do not apply.
+//   - Cluster: the ready candidates, after hints. If there are none: all candidates that terminate but still serve.
+//   - Local: the ready candidates on this node. If there are none: those on this node that terminate but still serve.
+//     Hints do not apply.
 //
-// A node that its peers declare dead counts as one without ready endpoints, but for itself, and
-// but where that would leave no endpoint at all: the peers may be wrong.
+// Endpoints on a node that other nodes report dead are treated as not ready. There are two exceptions: a node never
+// treats itself as dead, and the report is ignored if no endpoint would be left, because the other nodes may be wrong.
 //
-// Weights come last: where one that is left has a weight, those of weight 0 go.
+// Weights come last: candidates of weight 0 are left out if another candidate has a weight.
 type selection struct {
 	local    bool
 	dead     []string  // nodes whose endpoints count as not ready
-	fallback bool      // none is ready: those that are terminating and serve
-	dropZero bool      // those of weight 0 get nothing
-	hint     Exclusion // HintOtherNode or HintOtherZone: only the ready ones for us; Used: no hints
-	here     string    // the node or zone that hints must name
+	fallback bool      // no candidate is ready: use candidates that terminate but serve
+	dropZero bool      // candidates of weight 0 get no new connections
+	hintKind Exclusion // HintOtherNode or HintOtherZone: respect these hints; Used: no hints
+	here     string    // the node or zone that the hints must name
 }
 
 func policyCluster(all []candidate, svc *Service, n Node) selection {
 	s := selection{dead: n.deadTo(all)}
 	s.fallback = !slices.ContainsFunc(all, s.ready)
-	if s.hint = HintOtherNode; !s.hinted(all, n.Name) {
-		if s.hint = HintOtherZone; !s.hinted(all, n.Zone) {
-			s.hint = Used
+	// Try node hints, then zone hints. hinted reads hintKind.
+	if s.hintKind = HintOtherNode; !s.hinted(all, n.Name) {
+		if s.hintKind = HintOtherZone; !s.hinted(all, n.Zone) {
+			s.hintKind = Used
 		}
 	}
-	if s.here = n.Name; s.hint == HintOtherZone {
+	if s.here = n.Name; s.hintKind == HintOtherZone {
 		s.here = n.Zone
 	}
 	return s.weighted(all, svc)
@@ -88,23 +87,23 @@ func policyLocal(all []candidate, svc *Service) selection {
 	return s.weighted(all, svc)
 }
 
-// weighted returns s with the rule for weight 0. If all have weight 0 they are equal:
-// weights share traffic out, and it would be no sharing if none got any.
+// weighted returns s with the rule for weight 0. If all candidates have weight 0, they count as equal: otherwise none
+// would get traffic.
 func (s selection) weighted(all []candidate, svc *Service) selection {
 	s.dropZero = svc.Weighted && slices.ContainsFunc(all, func(c candidate) bool { return c.Weight > 0 && s.exclusion(&c) == Used })
 	return s
 }
 
-// hinted reports whether topology hints of the kind s.hint count. It is all or nothing: every ready
-// endpoint must have one and one of them must be for us, or part of a half-written update
-// would decide where traffic goes.
+// hinted reports whether topology hints of the kind s.hintKind count. Either all hints count or none: every ready
+// endpoint must have a hint, and one hint must name this node or zone. Otherwise a half-written update would decide the
+// traffic's way.
 func (s selection) hinted(all []candidate, here string) bool {
 	found := false
 	for i := range all {
 		if !s.ready(all[i]) {
 			continue
 		}
-		names := all[i].hints(s.hint)
+		names := all[i].hints(s.hintKind)
 		if len(names) == 0 {
 			return false
 		}
@@ -121,8 +120,8 @@ func (s *selection) onDead(c *candidate) bool {
 	return len(s.dead) > 0 && !c.Local && slices.Contains(s.dead, c.from.Node)
 }
 
-// deadTo returns the nodes whose endpoints are left out for being dead: all that are, as long as
-// an endpoint elsewhere could answer.
+// deadTo returns the nodes whose endpoints are left out because they are dead. It returns none if no other endpoint
+// could answer.
 func (n Node) deadTo(all []candidate) []string {
 	if len(n.Dead) == 0 {
 		return nil
@@ -134,7 +133,7 @@ func (n Node) deadTo(all []candidate) []string {
 	return nil
 }
 
-// hints returns the nodes or zones that the hints of a kind name.
+// hints returns the nodes or zones in the hints of a kind.
 func (c *candidate) hints(kind Exclusion) []string {
 	if kind == HintOtherNode {
 		return c.from.NodeHints
@@ -142,10 +141,10 @@ func (c *candidate) hints(kind Exclusion) []string {
 	return c.from.ZoneHints
 }
 
-// answers reports whether an endpoint could serve some client of some node.
+// answers reports whether an endpoint could serve a client of some node.
 func (c candidate) answers() bool { return c.from.Ready || c.from.Serving && c.from.Terminating }
 
-// exclusion returns why a candidate gets no new connections, Used if it does.
+// exclusion returns the reason why a candidate gets no new connections; Used if it does.
 func (s *selection) exclusion(c *candidate) Exclusion {
 	switch e := c.from; {
 	case s.local && e.Node == "":
@@ -160,8 +159,8 @@ func (s *selection) exclusion(c *candidate) Exclusion {
 		return TerminatingSpare
 	case s.onDead(c):
 		return NodeDead
-	case s.hint != Used && !slices.Contains(c.hints(s.hint), s.here):
-		return s.hint
+	case s.hintKind != Used && !slices.Contains(c.hints(s.hintKind), s.here):
+		return s.hintKind
 	case s.dropZero && c.Weight == 0:
 		return ZeroWeight
 	}

@@ -1,11 +1,11 @@
 package service
 
-// A mode in the kernel has an element for each slot of each frontend's list, so a Service's slots are
-// bounded, and not its endpoints alone: two endpoints with the weights 1 and 4095 have 4096.
+// A kernel mode writes an element for each slot of each list. The limits therefore bound slots, not only endpoints: two
+// endpoints with the weights 1 and 4095 have 4,096 slots.
 
-// maglevSizes are the sizes of Maglev's table, primes. With at least slotsEach slots for
-// each endpoint, shares are even to a few percent. The first does for 31 endpoints, so
-// that most Services never change the size, which moves nearly all clients.
+// maglevSizes are the sizes of Maglev's table, which are primes. With at least slotsEach slots for each endpoint,
+// shares are even to a few percent. Most Services have at most 31 endpoints and so never change the size, which would
+// move nearly all clients.
 var maglevSizes = [...]int{251, 1021, 4093, 16381, 65521}
 
 const slotsEach = 8
@@ -20,9 +20,9 @@ func MaglevSlots(endpoints int) int {
 	return maglevSizes[len(maglevSizes)-1]
 }
 
-// countLists returns how many lists of endpoints some ports have in a family: each frontend one, and where
-// clients outside the cluster have others, two.
-func (c *compilation) countLists(ports []Port) (most int) {
+// countLists returns the number of endpoint lists of some ports in a family. Each frontend has one list, and two if
+// external clients have their own.
+func (c *compilation) countLists(ports []Port) (lists int) {
 	nodePorts := 0
 	for _, p := range ports {
 		if p.NodePort != 0 {
@@ -34,16 +34,15 @@ func (c *compilation) countLists(ports []Port) (most int) {
 		if c.svc.ExternalLocal {
 			outside *= 2
 		}
-		most = max(most, len(ports)+outside)
+		lists = max(lists, len(ports)+outside)
 	}
 	if limit := c.node.Limits.Frontends; limit > 0 {
-		most = min(most, 2*limit)
+		lists = min(lists, 2*limit)
 	}
-	return max(most, 1)
+	return max(lists, 1)
 }
 
-// limitSlots decides how many slots each list may have, where it would have some endpoints, and returns
-// of how many endpoints.
+// limitSlots sets the limit of slots for each list. It returns the number of endpoints that may count.
 func (c *compilation) limitSlots(endpoints int) int {
 	limit := c.node.Limits.Slots
 	if limit == 0 {
@@ -67,9 +66,9 @@ func (c *compilation) limitSlots(endpoints int) int {
 	return endpoints
 }
 
-// scale makes weights smaller that need more slots than most, to at least 1, and the same where there are too
-// many of them.
-func scale(eps []Endpoint, most int) {
+// scale reduces weights that need more slots than limit, to at least 1. If there are more than MaxShares endpoints, all
+// weights become equal.
+func scale(eps []Endpoint, limit int) {
 	if len(eps) > MaxShares {
 		for i := range eps {
 			eps[i].Weight = 1
@@ -81,14 +80,14 @@ func scale(eps []Endpoint, most int) {
 		divisor = gcd(divisor, e.Weight)
 		total += int(e.Weight)
 	}
-	if divisor == 0 || most == 0 || total/int(divisor) <= max(most, len(eps)) {
+	if divisor == 0 || limit == 0 || total/int(divisor) <= max(limit, len(eps)) {
 		return
 	}
 	for i := range eps {
-		eps[i].Weight = uint16(max(int(eps[i].Weight)*most/total, 1))
+		eps[i].Weight = uint16(max(int(eps[i].Weight)*limit/total, 1))
 	}
 }
 
-// MaxShares is about how many slots a list has whose weights have no small common divisor: a share is exact to
-// 1/1024 of all. A change may write them all, at once, and lists of more endpoints have no weights.
+// MaxShares is the approximate number of slots of a list whose weights have no small common divisor: a share is exact
+// to 1/1024. Lists of more endpoints have no weights.
 const MaxShares = 1024

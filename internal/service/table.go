@@ -7,24 +7,23 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// shardCount keeps a change cheap: it copies one shard, 50 of 50,000 Services.
+// shardCount keeps a change cheap: a change copies one shard, which has 50 of 50,000 Services.
 const shardCount = 1024
 
-// A Table is everything a node answers for, at one moment. It is immutable and may
-// be read by any goroutine. The zero Table answers for nothing.
+// A Table has all addresses that a node answers for. It is immutable and may be read by any goroutine. The zero Table
+// has none.
 type Table struct {
 	Settings Settings
-	// HealthChecks are what load balancers may ask, sorted by Service. A datapath has
-	// nothing to do with them.
+	// HealthChecks are the answers to load balancers, sorted by Service. Datapaths ignore them.
 	HealthChecks []HealthCheck
-	shards       [shardCount]*shard // nil: empty; never changed once in a Table
+	shards       [shardCount]*shard // nil: empty. A shard in a Table never changes
 }
 
-// A shard is a part of a Table, sorted by name: a tenth of the memory of a map. It is a
-// pointer's target so that Diff can tell unchanged ones without looking into them.
+// A shard is a part of a Table, sorted by name. It needs a tenth of the memory of a map. Diff recognizes unchanged
+// shards by their pointers.
 type shard struct{ entries []*Entry }
 
-// all returns the entries of a shard that may be nil.
+// all returns the entries of a shard, which may be nil.
 func (s *shard) all() []*Entry {
 	if s == nil {
 		return nil
@@ -32,13 +31,12 @@ func (s *shard) all() []*Entry {
 	return s.entries
 }
 
-// find returns where the entry of that name is, or would be.
+// find returns the index of the entry of that name, or the index at which to insert it.
 func (s *shard) find(n api.Name) (at int, ok bool) {
 	return slices.BinarySearchFunc(s.all(), n, func(e *Entry, n api.Name) int { return e.Name.Compare(n) })
 }
 
-// shardOf spreads names over shards (FNV-1a): a function of the name alone, so that
-// the same Service is in the same shard of every Table.
+// shardOf returns the shard of a name (FNV-1a). A Service is in the same shard of every Table.
 func shardOf(n api.Name) int {
 	h := uint32(2166136261)
 	for _, s := range [...]string{n.Namespace, "/", n.Name} {
@@ -49,7 +47,7 @@ func shardOf(n api.Name) int {
 	return int(h % shardCount)
 }
 
-// Entry returns what the Service asks of the node, nil if it is not in the table.
+// Entry returns the entry of a Service; nil if the table does not have it.
 func (t *Table) Entry(n api.Name) *Entry {
 	s := t.shards[shardOf(n)]
 	if i, ok := s.find(n); ok {
@@ -58,8 +56,8 @@ func (t *Table) Entry(n api.Name) *Entry {
 	return nil
 }
 
-// with returns a table in which the given entries have replaced those of the same
-// name; a nil entry removes it. The rest is shared.
+// with returns a table in which the given entries replace the entries of the same names. A nil entry removes an entry.
+// Both tables share the rest.
 func (t *Table) with(changed map[api.Name]*Entry) *Table {
 	next := *t
 	for name, e := range changed {
@@ -110,7 +108,7 @@ func (t *Table) Frontends() iter.Seq[*Frontend] {
 	}
 }
 
-// Sorted returns all frontends by service name, then address: the order people read.
+// Sorted returns all frontends by Service name, then by address: the order for people.
 func (t *Table) Sorted() []*Frontend {
 	return slices.SortedFunc(t.Frontends(), func(a, b *Frontend) int {
 		if c := a.Service.Name.Compare(b.Service.Name); c != 0 {
@@ -129,8 +127,8 @@ func (t *Table) Len() (services, frontends int) {
 	return services, frontends
 }
 
-// NewTable makes a table of frontends as a datapath reads them back or a test
-// writes them. The frontends must have different keys.
+// NewTable returns a table of frontends that a datapath read back or a test wrote. The frontends must have different
+// keys.
 func NewTable(s Settings, frontends []*Frontend) *Table {
 	entries := map[api.Name]*Entry{}
 	for _, f := range frontends {

@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// A TerminationPolicy says which TCP connections end because of what became of their endpoint.
+// A TerminationPolicy says when a TCP connection ends because its endpoint went away.
 type TerminationPolicy uint8
 
 // The policies, as in the annotation fairway.net/close-connections.
 const (
-	// TerminateGone ends those to endpoints that have left the Service altogether: the pod is
-	// deleted, or its node. An endpoint that is only not ready keeps its connections.
+	// TerminateGone ends connections to endpoints that have left the Service: the pod or its node was deleted. An
+	// endpoint that is only not ready keeps its connections.
 	TerminateGone TerminationPolicy = iota
-	// TerminateUnready ends those to endpoints that do not serve any more, for any reason.
+	// TerminateUnready ends connections to endpoints that stopped serving, for any reason.
 	TerminateUnready
-	// TerminateNever ends none.
+	// TerminateNever ends no connection.
 	TerminateNever
 	terminationCount
 )
@@ -34,14 +34,13 @@ func ParseTerminationPolicy(s string) (TerminationPolicy, error) {
 	return TerminateGone, fmt.Errorf("invalid value %q (allowed: gone, unready, never)", s)
 }
 
-// KeepsFlows reports whether f has any FlowEndpoints. f may be nil.
+// KeepsFlows reports whether f has FlowEndpoints. f may be nil.
 func (f *Frontend) KeepsFlows() bool {
 	return f != nil && len(f.Retained)+len(f.Internal.Endpoints)+len(f.External.Endpoints) > 0
 }
 
-// FlowEndpoints returns the endpoints whose existing flows may go on: those of the routes,
-// which also get new flows, and those that are Retained. They are sorted; the list is the
-// caller's. f may be nil.
+// FlowEndpoints returns the endpoints that keep their existing flows, sorted: the routes' endpoints, which also get new
+// flows, and the Retained endpoints. The caller owns the list. f may be nil.
 func (f *Frontend) FlowEndpoints() []netip.AddrPort {
 	if f == nil {
 		return nil
@@ -77,8 +76,7 @@ func (r *Route) has(a netip.AddrPort) bool {
 	return ok
 }
 
-// ServesNodePorts reports whether NodePorts are served on an address, if it is one of
-// this node's.
+// ServesNodePorts reports whether an address of this node serves NodePorts.
 func (s Settings) ServesNodePorts(a netip.Addr) bool {
 	return !a.IsLoopback() && slices.ContainsFunc(s.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) })
 }

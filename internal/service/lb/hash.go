@@ -6,20 +6,19 @@ import (
 	"net/netip"
 )
 
-// HashSeed is the seed of the hash, and what nft's rules must name: without a seed the
-// kernel takes a random one.
+// HashSeed is the seed of the hash. The rules of nft must name it, because the kernel otherwise takes a random seed.
 const HashSeed = 1
 
-// Hash returns the hash of an address, as the kernel computes it for nft's "jhash ip saddr
-// seed 1" and "jhash ip6 saddr seed 1". An IPv4 address in IPv6 hashes as IPv4.
+// Hash returns the hash of an address as the kernel computes it for nft's "jhash ip saddr seed 1" and "jhash ip6 saddr
+// seed 1". An IPv4 address in IPv6 counts as IPv4.
 func Hash(a netip.Addr) uint32 { return jhash(a.Unmap().AsSlice(), HashSeed) }
 
-// Pick returns the slot of n that a hash chooses, as nft's "mod n" does (the kernel's
-// reciprocal_scale, not a remainder). n must be at least 1.
+// Pick returns the slot of n for a hash, as nft's "mod n" does. This is the kernel's reciprocal_scale, not a remainder.
+// n must be at least 1.
 func Pick(hash uint32, n int) int { return int(uint64(hash) * uint64(n) >> 32) }
 
-// jhash is the kernel's jhash: Bob Jenkins' lookup3. Whole blocks of 12 bytes are read in
-// the machine's byte order, what is left of them in little-endian.
+// jhash is the kernel's jhash: Bob Jenkins' lookup3. It reads whole blocks of 12 bytes in the machine's byte order and
+// the last bytes in little-endian order.
 func jhash(key []byte, seed uint32) uint32 {
 	a := 0xdeadbeef + uint32(len(key)) + seed
 	b, c := a, a

@@ -1,18 +1,17 @@
 package lb
 
-// IDs gives names numbers from 1 on, which the kernel holds and a restart reads back.
+// IDs gives names numbers from 1 on. The kernel holds the numbers, and a restart reads them back.
 //
-// A number that was released is given again as late as possible, not at once: the kernel
-// may still hold entries with it (a client's entry, a packet on its way), and they must
-// not lead to another name. Make one with NewIDs.
+// A released number is used again as late as possible: the kernel may still hold entries with that number (a client's
+// entry, a packet on its way), which must not lead to another name. NewIDs makes an IDs.
 type IDs[K comparable] struct {
 	of    map[K]uint32
 	names map[uint32]K
-	last  uint32 // the number after which the next free one is looked for
+	last  uint32 // the search for a free number starts after it
 	limit uint32
 }
 
-// NewIDs returns numbers from 1 to most, all of them free.
+// NewIDs returns an IDs with the free numbers 1 to limit.
 func NewIDs[K comparable](limit uint32) *IDs[K] {
 	return &IDs[K]{of: map[K]uint32{}, names: map[uint32]K{}, limit: limit}
 }
@@ -26,8 +25,7 @@ func (s *IDs[K]) Lookup(name K) (id uint32, ok bool) {
 	return id, ok
 }
 
-// Get returns the number of a name, the next free one if it has none yet. It is false if
-// all numbers are taken.
+// Get returns the number of a name. A new name gets the next free number. ok is false if all numbers are taken.
 func (s *IDs[K]) Get(name K) (id uint32, ok bool) {
 	if id, ok := s.of[name]; ok {
 		return id, true
@@ -39,8 +37,8 @@ func (s *IDs[K]) Get(name K) (id uint32, ok bool) {
 	return id, ok
 }
 
-// Adopt notes a number that the kernel holds for a name. It is false, and nothing is noted,
-// if the number is out of range, or if the name or the number has another partner already.
+// Adopt notes a number that the kernel holds for a name. It returns false, and notes nothing, if the number is out of
+// range, or if the name or the number already has another partner.
 func (s *IDs[K]) Adopt(name K, id uint32) bool {
 	if id == 0 || id > s.limit {
 		return false
@@ -54,15 +52,14 @@ func (s *IDs[K]) Adopt(name K, id uint32) bool {
 	return true
 }
 
-// Used notes that a number was in use, whatever its name was: lower ones are given again
-// only after all higher ones.
+// Used notes that a number was in use for any name. Lower numbers are used again only after all higher numbers.
 func (s *IDs[K]) Used(id uint32) {
 	if id <= s.limit {
 		s.last = max(s.last, id)
 	}
 }
 
-// Release takes a name's number back. It is not an error if it has none.
+// Release releases the number of a name, if the name has a number.
 func (s *IDs[K]) Release(name K) {
 	if id, ok := s.of[name]; ok {
 		delete(s.of, name)
@@ -79,12 +76,12 @@ func (s *IDs[K]) Retain(keep func(id uint32) bool) {
 	}
 }
 
-// NextFree returns the first number after last, in a circle from 1 to most, that is not
-// taken. It is false if all are.
-func NextFree(last, most uint32, taken func(uint32) bool) (id uint32, ok bool) {
+// NextFree returns the first number after last that is not taken, in a circle from 1 to limit. It returns false if all
+// are taken.
+func NextFree(last, limit uint32, taken func(uint32) bool) (id uint32, ok bool) {
 	id = last
-	for range most {
-		if id++; id > most {
+	for range limit {
+		if id++; id > limit {
 			id = 1
 		}
 		if !taken(id) {

@@ -9,13 +9,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Maglev returns Maglev's lookup table (Eisenbud et al., NSDI 2016, section 3.4), each slot
-// the index of an endpoint: each endpoint has an order of its own of all slots, and in
-// turns each takes the first one that is free, less often the smaller its weight. An
-// endpoint that leaves moves its own clients and few others. It is empty without endpoints.
+// Maglev returns Maglev's lookup table (Eisenbud et al., NSDI 2016, section 3.4). Each slot has the index of an
+// endpoint; without endpoints the table is empty. Each endpoint has its own order of all slots. The endpoints take
+// turns, and each takes its first free slot; endpoints with small weights have fewer turns. If an endpoint leaves, its
+// own clients move, and few others.
 //
-// The result depends on the endpoints alone, which come sorted by address: every node and
-// every mode has the same table, and the same one after a restart.
+// The result depends only on the endpoints, which are sorted by address. Every node and every mode computes the same
+// table, also after a restart.
 func Maglev(all []service.Endpoint) []int32 {
 	if len(all) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func Maglev(all []service.Endpoint) []int32 {
 	for i := range table {
 		table[i] = free
 	}
-	for range table { // turns are a heap: all are in round 0, in the order of their index
+	for range table { // turns is already a heap: all are in round 0, sorted by index
 		t := &turns[0]
 		for table[t.slot] != free {
 			t.slot = (t.slot + t.skip) % size
@@ -52,16 +52,16 @@ func Maglev(all []service.Endpoint) []int32 {
 	return table
 }
 
-// A maglevTurn is when an endpoint takes its next slot. The heaviest has a turn in every
-// round; the others have the nth in the first round by which they have earned n turns.
+// A maglevTurn is the next turn of an endpoint. The heaviest endpoint has a turn in every round. Another endpoint has
+// its nth turn in the first round by which it has earned n turns.
 type maglevTurn struct {
 	index, weight int
-	slot, skip    int // the slot that it looks at next, and the way to the one after that
-	slots         int // slots that it has
-	round         int // of its next turn
+	slot, skip    int // the next slot to try, and the distance to the slot after it
+	slots         int // number of slots so far
+	round         int // round of the next turn
 }
 
-// maglevTurns is a heap, the next turn first.
+// maglevTurns is a heap; the next turn is first.
 type maglevTurns []maglevTurn
 
 func (t maglevTurns) Len() int      { return len(t) }
@@ -70,13 +70,13 @@ func (t maglevTurns) Less(i, j int) bool {
 	return t[i].round < t[j].round || t[i].round == t[j].round && t[i].index < t[j].index
 }
 
-// Push and Pop are not called: endpoints neither come nor go.
+// Push and Pop implement heap.Interface. Nobody calls them: the number of endpoints is constant.
 func (t maglevTurns) Push(any) {}
 
 // Pop implements heap.Interface.
 func (t maglevTurns) Pop() any { return nil }
 
-// preference returns two numbers that stand for an endpoint's order of all slots.
+// preference returns two numbers that define an endpoint's order of all slots.
 func preference(a netip.AddrPort) (start, skip uint64) {
 	h := fnv.New128a()
 	_, _ = h.Write(binary.BigEndian.AppendUint16(a.Addr().AsSlice(), a.Port())) // it never fails

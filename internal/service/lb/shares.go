@@ -2,14 +2,13 @@ package lb
 
 import "github.com/fairway-net/fairway/internal/service"
 
-// Weight returns the endpoint's weight, at least 1: a weight of 0 means 1.
+// Weight returns the endpoint's weight; 0 means 1.
 func Weight(e service.Endpoint) int { return max(int(e.Weight), 1) }
 
-// Shares returns how many slots each endpoint has in a list of about most slots: its
-// weight divided by the greatest common divisor of all weights. Weights that would need
-// more slots than most, and more than one for each endpoint, are scaled down, to at least
-// one slot each; they are then exact to 1/most of all.
-func Shares(all []service.Endpoint, most int) []int {
+// Shares returns the number of slots of each endpoint in a list of about limit slots: its weight divided by the
+// greatest common divisor of all weights. If the weights need more slots than limit, and more than one slot for each
+// endpoint, they are scaled down to at least one slot each. Shares are then exact to 1/limit.
+func Shares(all []service.Endpoint, limit int) []int {
 	shares := make([]int, len(all))
 	divisor, total := 0, 0
 	for i, e := range all {
@@ -19,14 +18,14 @@ func Shares(all []service.Endpoint, most int) []int {
 		}
 		total += shares[i]
 	}
-	if divisor == 0 || divisor == 1 && total <= max(most, len(all)) {
+	if divisor == 0 || divisor == 1 && total <= max(limit, len(all)) {
 		return shares
 	}
 	total /= divisor
 	for i := range shares {
 		shares[i] /= divisor
-		if total > max(most, len(all)) {
-			shares[i] = max(shares[i]*most/total, 1)
+		if total > max(limit, len(all)) {
+			shares[i] = max(shares[i]*limit/total, 1)
 		}
 	}
 	return shares
@@ -39,13 +38,13 @@ func gcd(a, b int) int {
 	return a
 }
 
-// Turns returns one round of smooth weighted round robin: the index of the endpoint whose
-// turn it is, each as often as its share says and as far from its last turn as possible.
-// Shares of 3 and 1 give 0, 0, 1, 0. A share of 0 has no turn.
+// Turns returns one round of smooth weighted round robin as indexes of endpoints. Each endpoint is there as often as
+// its share says, and as far from its last turn as possible. Shares of 3 and 1 give 0, 0, 1, 0. A share of 0 has no
+// turn.
 //
-// Each endpoint earns its share before every turn; the one that has earned most, the first
-// among equals, takes the turn and pays the sum of all shares. Endpoints of the same share
-// take turns among themselves in their order, so that only the next of each is compared.
+// Each endpoint earns its share before every turn. The endpoint with the most credit takes the turn and pays the sum of
+// all shares; the first wins if several have the same credit. Endpoints of the same share take turns in their order, so
+// only the next of them is compared.
 func Turns(shares []int) []int {
 	total := 0
 	var groups []*turnGroup
@@ -84,11 +83,11 @@ func Turns(shares []int) []int {
 type turnGroup struct {
 	share   int
 	members []int
-	next    int // index into members: whose turn is next
-	turns   int // turns that this member has had
+	next    int // index into members of the member whose turn is next
+	turns   int // turns that this member had
 }
 
 func (g *turnGroup) first() int { return g.members[g.next] }
 
-// credit is what the next member has earned and not paid.
+// credit is the number of shares that the next member has earned and not paid.
 func (g *turnGroup) credit(turn, total int) int { return turn*g.share - g.turns*total }

@@ -7,21 +7,21 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// MaxSlots is the most slots that a list has: the kernel's maps name them by 16 bits.
+// MaxSlots is the limit of slots in a list: the kernel's maps name slots by 16 bits.
 const MaxSlots = 1<<16 - 1
 
-// Slots returns a list of slots, each the index of an endpoint, of which each has as many
-// as its weight asks for. A slot chosen at random gives endpoints their weights.
+// Slots returns a list of slots. Each slot has the index of an endpoint, and each endpoint has as many slots as its
+// weight asks for. A slot chosen at random therefore respects the weights.
 //
-// Endpoints stay where was has them, as far as the list reaches and they do not have too
-// many slots; free slots are filled in turns. So a change writes as many slots as endpoints
-// changed. An address in was that is no endpoint, or invalid, is a free slot. Of more than
-// MaxSlots endpoints the first are taken. The endpoints are sorted by address, as a Route's are.
+// Endpoints keep their slots in was, as far as the list reaches and their number of slots allows. Free slots are filled
+// in turns. A change thus writes about as many slots as endpoints changed. An address in was that is invalid, or no
+// endpoint any more, is a free slot. Only the first MaxSlots endpoints count. The endpoints are sorted by address, as
+// in a Route.
 func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
 	return SlotsAfter(len(was), func(i int) netip.AddrPort { return was[i] }, all)
 }
 
-// SlotsAfter is Slots for a caller whose list of n addresses is part of something else.
+// SlotsAfter is Slots for a caller that stores its list of n addresses in another form.
 func SlotsAfter(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []int32 {
 	all = all[:min(len(all), MaxSlots)]
 	if equalWeights(all) {
@@ -60,8 +60,8 @@ func equalWeights(all []service.Endpoint) bool {
 	return true
 }
 
-// oneEach is SlotsAfter where each endpoint has one slot, as nearly all have, without what shares
-// need: a list of tens of thousands is made anew with each change of it.
+// oneEach is SlotsAfter for endpoints of equal weights, the usual case. It needs no shares, because lists of thousands
+// of endpoints are computed again for each change.
 func oneEach(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []int32 {
 	slots, has := make([]int32, len(all)), make([]bool, len(all))
 	for i := range slots {
@@ -85,9 +85,9 @@ func oneEach(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []in
 	return slots
 }
 
-// keepSlots gives endpoints the slots that they had, as long as they may take one more.
+// keepSlots gives endpoints their previous slots, as long as take allows the endpoint one more slot.
 func keepSlots(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint, take func(e int) bool) {
-	next := 0 // what follows the endpoint of the slot before: most lists are sorted, but for a few slots
+	next := 0 // the endpoint after that of the previous slot: most lists are sorted, except for a few slots
 	for i := range slots {
 		at := was(i)
 		e, ok := next, next < len(all) && all[next].Addr == at
