@@ -13,28 +13,28 @@ type Listing struct {
 	Modes []ModeListing `json:"modes"`
 }
 
-// A ModeListing is what one datapath does.
+// A ModeListing is the listing of one datapath.
 type ModeListing struct {
 	service.Listing
-	// Objects are the kernel objects behind each address, if they were asked for.
+	// Objects are the kernel objects of each address, if they were asked for.
 	Objects []AddressObjects `json:"objects,omitempty"`
 }
 
-// AddressObjects are the kernel objects that make an address of a Service work.
+// AddressObjects are the kernel objects of an address of a Service.
 type AddressObjects struct {
 	Address string   `json:"address"`
 	Service string   `json:"service"`
 	Objects []Object `json:"objects"`
 }
 
-// A Selection says what List lists.
+// A Selection selects the content of a listing.
 type Selection struct {
 	Namespace string    // empty: all
 	Only      *api.Name // nil: all
 	Objects   bool      // also the kernel objects
 }
 
-// List reads back what the kernel does.
+// List reads the rules of a datapath from the kernel.
 func List(ctx context.Context, dp Datapath, s Selection) (ModeListing, error) {
 	held, err := dp.Adopt(ctx)
 	if err != nil {

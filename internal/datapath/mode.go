@@ -10,8 +10,7 @@ const (
 	Userspace = "userspace"
 )
 
-// Two further values of --proxy-mode: Auto takes the best mode that works here, None
-// carries no Services.
+// Two more values of --proxy-mode. Auto takes the best mode that works here, None carries no Services.
 const (
 	Auto = "auto"
 	None = "none"
@@ -20,8 +19,7 @@ const (
 // Modes returns the names of the modes that carry Services, the best first.
 func Modes() []string { return []string{NFTables, IPTables, IPVS, Userspace} }
 
-// OldestKernel returns the oldest Linux, as major and minor number, that a mode works on; 0.0: any that
-// Kubernetes runs on.
+// OldestKernel returns the oldest Linux for a mode, as major and minor number; 0.0: every kernel that Kubernetes supports.
 func OldestKernel(mode string) [2]int {
 	switch mode {
 	case NFTables, Userspace:

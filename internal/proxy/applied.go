@@ -6,24 +6,23 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Applied is the table that the datapath carries: what the last Sync that succeeded was
-// asked for. It is level-triggered, and any number of subscribers may read it. The zero
-// value has no table yet. Its methods may be called by any goroutine.
+// Applied is the table that the datapath carries: the table of the last successful Sync. It is level-triggered. Any
+// number of subscribers may read it, from any goroutine. The zero value has no table yet.
 type Applied struct {
 	mu    sync.Mutex
 	table *service.Table
 	wakes []chan struct{}
 }
 
-// Table returns the table; nil before the first Sync that succeeded.
+// Table returns the table; nil before the first successful Sync.
 func (a *Applied) Table() *service.Table {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.table
 }
 
-// Subscribe returns a channel that receives after each Sync that succeeded, and at once if
-// there is a table already. One wake-up may stand for many tables.
+// Subscribe returns a channel that receives after each successful Sync, and at once if there already is a table. One
+// wake-up may stand for several tables.
 func (a *Applied) Subscribe() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,7 +42,7 @@ func (a *Applied) publish(t *service.Table) {
 	for _, c := range a.wakes {
 		select {
 		case c <- struct{}{}:
-		default: // it has one waiting
+		default: // a wake-up is already waiting
 		}
 	}
 }

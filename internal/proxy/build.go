@@ -7,15 +7,15 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A compiler makes tables of the Source's objects. Each build compiles only the changed Services. The zero value, with
-// a Config and an empty table, is ready.
+// A compiler makes tables of the Source's objects. Each build compiles only the Services that changed. It needs a
+// Config and an empty table; all other fields may be zero.
 type compiler struct {
 	cfg     *Config
 	builder *service.Builder  // nil before the first build
-	node    service.Node      // that the latest table was compiled for
-	ports   service.HostPorts // that the latest table was compiled from
+	node    service.Node      // input of the latest table
+	ports   service.HostPorts // input of the latest table
 	table   *service.Table    // the latest table
-	// triggers are the times of the changes that no successful pass has brought to the kernel yet.
+	// triggers are the times of the changes that no successful pass has written yet.
 	triggers []time.Time
 }
 
@@ -48,8 +48,8 @@ func (c *compiler) build() {
 	}
 }
 
-// affected returns the Services that must be compiled again for a changed node: all Services, or those that depend on
-// what changed.
+// affected returns the Services that must be compiled again because the node changed: all Services, or the Services
+// that depend on the change.
 func (c *compiler) affected(now service.Node, all bool) (names []api.Name) {
 	refuses, dead := !now.RefusesLike(c.node), now.DeadUnlike(c.node)
 	if !all && !refuses && len(dead) == 0 {
@@ -63,7 +63,7 @@ func (c *compiler) affected(now service.Node, all bool) (names []api.Name) {
 	return names
 }
 
-// compile gives the builder the Service of that name, as it is now.
+// compile gives the current Service of that name to the builder.
 func (c *compiler) compile(n api.Name) {
 	svc, ok := c.cfg.Source.Service(n)
 	if !ok {

@@ -9,21 +9,20 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// scrapePatience is how long a scrape waits for the loop. Prometheus waits 10 s.
+// scrapePatience is the time that a scrape waits for the loop. Prometheus waits 10 s.
 const scrapePatience = 5 * time.Second
 
-// counts is what a datapath carried; nil: it does not count.
+// counts are the counters of a datapath; nil: the datapath does not count.
 type counts = map[api.PortName]datapath.Count
 
-// carried shows what each port of each Service carried, as of the moment it is asked.
-// The loop asks the datapath, which no other goroutine may touch. A counter that is zero
-// is not shown: of 50,000 Services most nodes see few.
+// carried exports the counters of each Service port at the time of the scrape. The loop reads them, because no other
+// goroutine may call the datapath. Counters of zero are left out: of 50,000 Services most nodes see few.
 type carried struct {
 	ask  chan chan<- counts
 	what []figure
 }
 
-// A figure is one of the numbers in a Count.
+// A figure is one number of a Count.
 type figure struct {
 	desc  *prometheus.Desc
 	value func(datapath.Count) uint64
@@ -50,7 +49,7 @@ func (c *carried) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. While the loop is busy it shows nothing.
+// Collect implements prometheus.Collector. It exports nothing if the loop is busy for too long.
 func (c *carried) Collect(out chan<- prometheus.Metric) {
 	patience := time.NewTimer(scrapePatience)
 	defer patience.Stop()
@@ -60,7 +59,7 @@ func (c *carried) Collect(out chan<- prometheus.Metric) {
 	case <-patience.C:
 		return
 	}
-	for name, n := range <-reply { // the loop has taken the question, and will answer
+	for name, n := range <-reply { // the loop has accepted the question and will answer
 		for _, f := range c.what {
 			if v := f.value(n); v > 0 {
 				out <- prometheus.MustNewConstMetric(f.desc, prometheus.CounterValue, float64(v), name.Namespace, name.Name.Name, name.Port)

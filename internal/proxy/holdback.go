@@ -9,17 +9,17 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// lookAgain is the most that is waited before a table that lacks most is looked at again.
+// lookAgain is the longest pause before the loop examines a doubtful first table again.
 const lookAgain = 5 * time.Second
 
-// firstTable is what the loop remembers until the first table is programmed.
+// firstTable is the state of the loop until its first table is written.
 type firstTable struct {
 	adopted bool           // Flows knows the rules that the kernel had at the start
 	table   *service.Table // these rules, until the loop believes its first table; nil: not known
 	brake   service.Brake
 }
 
-// adopt gives Flows the rules that were there before the first pass.
+// adopt gives Flows the rules that the kernel had at the start.
 func (l *Loop) adopt(ctx context.Context) {
 	if l.first.adopted {
 		return
@@ -27,15 +27,15 @@ func (l *Loop) adopt(ctx context.Context) {
 	l.first.adopted = true
 	held, err := l.cfg.Datapath.Adopt(ctx)
 	if err != nil {
-		return // Sync will meet the same error, and report it
+		return // Sync will report the same error
 	}
 	l.first.table = held.Table
 	l.cfg.Flows.Adopted(held.Table)
 }
 
-// holdBack returns how long to wait before the first table may be programmed; 0: now. A loop
-// that starts remembers nothing of the cluster, but the kernel does: a table that lacks most
-// of the frontends that the kernel carries is doubted as a list is that lacks most objects.
+// holdBack returns the pause before the first table may be written; 0: write it now. The loop remembers nothing of the
+// cluster at its start, but the kernel does. A first table that lacks most of the kernel's frontends is therefore
+// doubtful, like a list that lacks most objects.
 func (l *Loop) holdBack(now time.Time) time.Duration {
 	if l.first.table == nil {
 		return 0
@@ -58,10 +58,10 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 		return 0
 	}
 	if !doubted {
-		l.cfg.Log.Error("the API server has none of most frontends that the kernel carries; the rules stay as they are for a while "+
-			"[was it restored, or is --master wrong? --empty-after says how long]", "had", had, "missing", had-kept, "for", l.first.brake.Bound)
+		l.cfg.Log.Error("the API server lacks most frontends that the kernel carries, the rules stay unchanged for now "+
+			"[was it restored, or is --master wrong? --empty-after sets the time]", "had", had, "missing", had-kept, "for", l.first.brake.Bound)
 		l.cfg.Event(api.Name{Namespace: "default", Name: "kubernetes"}, api.Problem{
-			Reason: "ListLostObjects", Message: fmt.Sprintf("the API server has none of most frontends that a node carried when its agent started; the node keeps them for %v", l.first.brake.Bound),
+			Reason: "ListLostObjects", Message: fmt.Sprintf("the API server lacks most frontends that a node carried when its agent started; the node keeps them for %v", l.first.brake.Bound),
 		})
 	}
 	l.cfg.Metrics.retained.Set(float64(had - kept))

@@ -7,22 +7,20 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// HostPorts is where the loop reads what pods of the node have on the node's own addresses,
-// as it is now.
+// HostPorts is the source of the ports that pods of the node have on the node's own addresses.
 type HostPorts interface {
-	// Dirty receives when it changed.
+	// Dirty receives when the ports changed.
 	Dirty() <-chan struct{}
 	Now() service.HostPorts
 }
 
-// noHostPorts is HostPorts of a node that has none.
+// noHostPorts is the HostPorts of a node without host ports.
 type noHostPorts struct{}
 
 func (noHostPorts) Dirty() <-chan struct{} { return nil }
 func (noHostPorts) Now() service.HostPorts { return service.HostPorts{} }
 
-// buildHostPorts compiles the pods whose host ports changed, or all, and returns the names of
-// their entries.
+// buildHostPorts compiles the pods whose host ports changed, or all pods. It returns the names of their entries.
 func (c *compiler) buildHostPorts(all bool) []api.Name {
 	was, now := c.ports, c.cfg.HostPorts.Now()
 	c.ports = now

@@ -10,32 +10,31 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Metrics are kube-proxy's, by its names, so that dashboards and alerts go on working.
-// One pass programs both families, so each is observed. Besides there is what Services
-// carried (carried.go).
+// Metrics are kube-proxy's, under the same names, so that dashboards and alerts continue to work. One pass writes both
+// families, so it counts for each family. The counters of Services are added (carried.go).
 type Metrics struct {
 	duration, full, partial, programming *prometheus.HistogramVec
 	timestamp, queued                    *prometheus.GaugeVec
-	failures                             map[bool]*prometheus.CounterVec // of passes that were full, and of others
+	failures                             map[bool]*prometheus.CounterVec // of full passes (true) and partial passes
 	failed                               prometheus.Counter
 	retained, differ                     prometheus.Gauge
 	elements                             *prometheus.CounterVec
 	forgetting                           *prometheus.HistogramVec
 	forgotten                            *prometheus.CounterVec
 	noLocal                              *prometheus.GaugeVec
-	missing                              map[api.Name][]missing // what noLocal counts
+	missing                              map[api.Name][]missing // the Services that noLocal counts
 	carried                              *carried
 }
 
 // families are the values of the label ip_family.
 var families = []string{"IPv4", "IPv6"}
 
-// MetricsConfig says what to measure.
+// MetricsConfig configures Metrics.
 type MetricsConfig struct {
 	Registry prometheus.Registerer
-	// Mode is the datapath's name: kube-proxy names some metrics by its modes.
+	// Mode is the datapath's name, which is a part of some of kube-proxy's metric names.
 	Mode string
-	// Changes counts changes of objects. Nil: they are not counted.
+	// Changes returns the number of changes of objects; nil: they are not counted.
 	Changes func() service.Changes
 }
 
@@ -43,8 +42,8 @@ type MetricsConfig struct {
 func NewMetrics(cfg MetricsConfig) *Metrics {
 	r := factory{cfg.Registry}
 	label := []string{"ip_family"}
-	// The first bucket is kube-proxy's, a millisecond; below that lie most of our
-	// passes, so ours start lower: a dashboard sums buckets by le and does not mind.
+	// kube-proxy's first bucket is one millisecond. Most of our passes take less, so our buckets start lower. Dashboards
+	// sum buckets by le, so more buckets do no harm.
 	m := &Metrics{
 		duration:    r.histogram("sync_proxy_rules_duration_seconds", "Duration of a sync that succeeded, in seconds", 0.000125, 18),
 		full:        r.histogram("sync_full_proxy_rules_duration_seconds", "Duration of a sync that read the kernel's rules back, in seconds", 0.000125, 18),
@@ -80,7 +79,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 	return m
 }
 
-// factory makes metrics that are registered.
+// A factory makes metrics and registers them.
 type factory struct{ prometheus.Registerer }
 
 func (r factory) histogram(name, help string, first float64, count int) *prometheus.HistogramVec {
@@ -103,7 +102,7 @@ func (r factory) counter(namespace, name, help string, labels ...string) *promet
 	return c
 }
 
-// failures makes the mode's own counters of passes that failed.
+// failures makes the mode's own counters of failed passes.
 func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
 	const name = "sync_proxy_rules_"
 	label := "ip_family"
@@ -120,8 +119,8 @@ func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
 	return nil
 }
 
-// changes makes kube-proxy's counts of what the API server sent. Its changes are of one
-// family each; ours are of both.
+// changes makes kube-proxy's counters of changes from the API server. kube-proxy's changes are of one family, ours are
+// of both.
 func (r factory) changes(count func() service.Changes, family string) {
 	labels := prometheus.Labels{"ip_family": family}
 	for _, m := range []struct {
@@ -139,7 +138,7 @@ func (r factory) changes(count func() service.Changes, family string) {
 	}
 }
 
-// pass takes note of one pass.
+// pass counts one pass.
 func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 	took := time.Since(start).Seconds()
 	m.elements.WithLabelValues("add").Add(float64(s.Added))
@@ -165,13 +164,13 @@ func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 	}
 }
 
-// FlowsEnded takes note of a search for flows, which is for both families.
+// FlowsEnded counts one search for flows, which is for both families.
 func (m *Metrics) FlowsEnded(took time.Duration, ended int) {
 	m.forgetting.WithLabelValues(families[0]).Observe(took.Seconds())
 	m.forgotten.WithLabelValues(families[0]).Add(float64(ended))
 }
 
-// programmed takes note of changes that are in the kernel now.
+// programmed records the delay of changes that the kernel now has.
 func (m *Metrics) programmed(since []time.Time) {
 	for _, f := range families {
 		for _, t := range since {
@@ -180,10 +179,10 @@ func (m *Metrics) programmed(since []time.Time) {
 	}
 }
 
-// missing is a family and a policy in which a Service has endpoints, but none here.
+// missing is a family and a policy in which a Service has endpoints, but none on this node.
 type missing struct{ family, policy string }
 
-// compiled takes note of what was made of a Service; e is nil if it is gone.
+// compiled updates noLocal for a Service; e is nil if the Service was deleted.
 func (m *Metrics) compiled(n api.Name, e *service.Entry) {
 	var now []missing
 	if e != nil {
@@ -202,8 +201,8 @@ func (m *Metrics) compiled(n api.Name, e *service.Entry) {
 	}
 }
 
-// noLocal returns where packets are dropped for want of an endpoint on this node, each
-// once: only a traffic policy makes that of a Service which has endpoints.
+// noLocal returns the families and policies that drop packets because no endpoint is on this node, each once. Only
+// traffic policies drop packets of a Service with endpoints.
 func noLocal(e *service.Entry) []missing {
 	var all []missing
 	add := func(is4 bool, policy string) {

@@ -1,16 +1,17 @@
 // Package proxy is the loop that keeps a datapath equal to the API's objects.
 //
-//	Source ─ dirty names ─→ ┌──────────────────────────────────┐
-//	                        │ one goroutine, one select        │
-//	         retry timer ─→ │ Compile the dirty, build, Sync   │ ─→ Datapath
-//	                        └──────────────────────────────────┘ ─→ Report, Metrics, Health
+//	Source ─ dirty names ─→ ┌──────────────────────────────────────┐
+//	                        │ one goroutine, one select            │
+//	         retry timer ─→ │ compile the dirty names, build, Sync │ ─→ Datapath
+//	                        └──────────────────────────────────────┘ ─→ Report, Metrics, Health
 //	                                         └─→ Applied: the table that the datapath carries
 //
-// It hides when to act. It promises: nothing is programmed before every first list is
-// in; a burst of changes becomes one pass; a pass that fails loses nothing, because the
-// next one hands the whole table over again; what the kernel remembers of clients whose
-// endpoint is gone ends, whatever failed in between; and no other goroutine ever sees the
-// builder or the datapath.
+// The package promises:
+//   - It writes nothing before all first lists are complete.
+//   - A burst of changes becomes one pass. One pass carries everything that changed.
+//   - A failed pass loses nothing, because the next pass hands over the whole table again.
+//   - Flows to endpoints that went away are ended, whatever failed in between.
+//   - No other goroutine uses the builder or the datapath.
 package proxy
 
 import (
@@ -25,69 +26,63 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Source is where the loop reads the API's objects as they are now. It is level-triggered: the
-// channels only say that there is something to Take.
+// A Source has the API's current objects. It is level-triggered: the channels only say that Take has new names.
 type Source interface {
-	// Synced is closed when every first list is in.
+	// Synced is closed when all first lists are complete.
 	Synced() <-chan struct{}
-	// Dirty receives when a Service or its endpoints changed, or what View returns.
+	// Dirty receives when a Service, its endpoints, or the result of View changed.
 	Dirty() <-chan struct{}
 	// Take returns the names that changed since the last call.
 	Take() []api.Name
-	// Triggers returns, for the names of the last Take, when the endpoints changed in
-	// the cluster, where the API has the time.
+	// Triggers returns the times of the endpoints' changes in the cluster for the names of the last Take, if the API has
+	// the time.
 	Triggers() map[api.Name]time.Time
 	Service(api.Name) (*service.Service, bool)
 	Slices(api.Name) []*service.Slice
 }
 
-// Health gets the state of the loop; /healthz and /livez answer from it.
+// Health gets the state of the loop. /healthz and /livez report it.
 type Health interface {
-	Queued() // a change waits
-	Synced() // nothing waits any more
-	Beat()   // the loop gets round, whether its passes succeed or not
+	Queued() // a change is pending
+	Synced() // no change is pending
+	Beat()   // the loop is alive, whether its passes succeed or not
 
-	Failed(error) // a pass failed, and will be tried again
-	Restored()    // another program had changed the rules; they are restored
+	Failed(error) // a pass failed, and the loop will try again
+	Restored()    // another program had changed the rules, and the loop restores them
 }
 
-// Config says what a Loop works with. Log, Source, Datapath, View, Health and Metrics
-// are required.
+// Config configures a Loop. Log, Source, Datapath, View, Health and Metrics are required.
 type Config struct {
 	Log      *slog.Logger
 	Source   Source
 	Datapath datapath.Datapath
-	// HostPorts is where the loop reads what pods have on the node's own addresses; nil: no
-	// pod has anything.
+	// HostPorts has the ports of pods on the node's own addresses; nil: no pod has one.
 	HostPorts HostPorts
-	// View returns what tables are compiled for, from the node's object as it is now.
+	// View returns the current node, for which tables are compiled.
 	View func() service.Node
-	// Viewed receives when View returns something else, which Source does not know. nil: never.
+	// Viewed receives when the result of View changed for a reason that Source does not know; nil: never.
 	Viewed <-chan struct{}
-	// Flows ends the flows that a change made wrong. It is the Loop's, but for its Run. Nil:
-	// none are ended.
+	// Flows ends flows that a change made wrong. The Loop calls all of its methods, except Run. Nil: no flow is ended.
 	Flows *flow.Reconciler
-	// Applied is where the loop publishes each table that the datapath carries; nil: it
-	// has no readers.
+	// Applied gets each table that the datapath carries; nil: nobody reads it.
 	Applied *Applied
-	// Report is called with the problems of a Service, or of a pod's host ports
-	// (service.HostPod.Entry), after each compilation; none if it is fine. It must not block. nil: problems are not reported.
+	// Report gets the problems of a Service, or of a pod's host ports (service.HostPod.Entry), after each compilation,
+	// also if there is none. It must not block. Nil: problems are not reported.
 	Report func(api.Name, []api.Problem)
-	// Event is told a problem that concerns the cluster, of the Service that stands for it. It
-	// must not block. nil: such problems are only logged.
+	// Event gets a problem of the whole cluster, with the Service that stands for the cluster. It must not block. Nil:
+	// the problem is only logged.
 	Event   func(api.Name, api.Problem)
 	Health  Health
 	Metrics *Metrics
-	// Differs is told what the kernel holds otherwise than it was written; empty: nothing any more. It
-	// must not block. nil: that is only logged and measured.
+	// Differs gets a description of rules that the kernel holds in another form than written; empty: no difference any
+	// more. It must not block. Nil: the difference is only logged and counted.
 	Differs func(string)
-	// MinSync is the least time from the start of one pass to the start of the next;
-	// 0: as soon as there is something to do.
+	// MinSync is the shortest time between the starts of two passes; 0: no limit.
 	MinSync time.Duration
-	// EmptyAfter is how long the first table must lack most of what the kernel carries, before
-	// it is programmed; 0: it is at once.
+	// EmptyAfter is the time for which a first table that lacks most of the kernel's frontends is held back; 0: it is
+	// written at once.
 	EmptyAfter time.Duration
-	// MaxRetry bounds the time between tries that fail, also where one takes very long; 0: 30 s.
+	// MaxRetry is the longest pause after a failed pass, even if the pass took very long; 0: 30 s.
 	MaxRetry time.Duration
 }
 
@@ -100,7 +95,7 @@ type Loop struct {
 	loggedDrift string // the difference that was logged last; empty: none
 }
 
-// New returns a Loop. It starts nothing.
+// New returns a Loop that has not started.
 func New(cfg Config) *Loop {
 	if cfg.MaxRetry == 0 {
 		cfg.MaxRetry = 30 * time.Second
@@ -129,14 +124,14 @@ func New(cfg Config) *Loop {
 	return l
 }
 
-// Run works until ctx ends, and returns nil then: the rules stay in place.
+// Run works until ctx ends, and then returns nil. The rules stay in place.
 func (l *Loop) Run(ctx context.Context) error {
 	for synced := false; !synced; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case reply := <-l.cfg.Metrics.carried.ask:
-			reply <- nil // the datapath is not asked before its first Sync
+			reply <- nil // the datapath counts nothing before its first Sync
 		case <-l.cfg.Source.Synced():
 			synced = true
 		}
@@ -146,7 +141,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer timer.Stop()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	search := time.NewTimer(time.Hour) // for flows
+	search := time.NewTimer(time.Hour) // next search for wrong flows
 	search.Stop()
 	defer search.Stop()
 	endFlows := func() {
@@ -179,7 +174,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		l.cfg.Health.Queued()
 		if l.retry.waits(time.Now()) {
-			continue // the timer is set, and that pass takes what is dirty
+			continue // the timer is set, and its pass takes the dirty names
 		}
 		start := time.Now()
 		if again := l.pass(ctx, start); again > 0 {
@@ -192,11 +187,11 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// checkEvery is how often the kernel is asked whether another program has changed our
-// rules. If none has, that costs one message.
+// checkEvery is the interval at which the loop asks the kernel whether another program has changed the rules. Without
+// changes, the check costs one message.
 const checkEvery = 2 * time.Second
 
-// intact reports whether the rules are as we left them.
+// intact reports whether the kernel has the rules of the last pass.
 func (l *Loop) intact(ctx context.Context) bool {
 	drift, err := l.cfg.Datapath.Check(ctx)
 	if err != nil {
@@ -209,7 +204,7 @@ func (l *Loop) intact(ctx context.Context) bool {
 	return !drift.Any()
 }
 
-// rest is sleep for a loop that lives meanwhile.
+// rest sleeps like sleep, and reports to Health that the loop is alive.
 func (l *Loop) rest(ctx context.Context, d time.Duration) bool {
 	for ; d > checkEvery; d -= checkEvery {
 		l.cfg.Health.Beat()
@@ -245,7 +240,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.cfg.Flows.Wanted(l.table)
 	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
-		return 0 // the agent ends; its next start continues
+		return 0 // the agent ends, and its next start continues
 	}
 	l.cfg.Metrics.pass(start, stats, err)
 	if err != nil {
@@ -265,7 +260,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	return 0
 }
 
-// differs tells what the kernel holds otherwise than it was written.
+// differs reports rules that the kernel holds in another form than written.
 func (l *Loop) differs(text string) {
 	if text == l.loggedDrift {
 		return
@@ -282,7 +277,7 @@ func (l *Loop) differs(text string) {
 	l.cfg.Differs(text)
 }
 
-// counts asks the datapath what it carried.
+// counts reads the counters of the datapath.
 func (l *Loop) counts(ctx context.Context) counts {
 	all, err := l.cfg.Datapath.Counts(ctx)
 	if err != nil {

@@ -6,32 +6,31 @@ import (
 	"time"
 )
 
-// How passes that fail are tried again. The pauses are short, because nobody tells the loop when
-// what made them fail has ended, a full disk or a lock; a node heals within lastRetry and a
-// quarter of it. What lasts costs no more than a fifth of a processor, and a log line a minute.
+// The pauses after failed passes. They are short, because nobody tells the loop when the cause ends, such as a full disk
+// or a lock. A node recovers within maxPause and a quarter. A lasting fault costs at most a fifth of a processor and one
+// log line each minute.
 const (
-	firstRetry = 100 * time.Millisecond // doubles
-	lastRetry  = 3 * time.Second
+	firstPause = 100 * time.Millisecond // doubles
+	maxPause   = 3 * time.Second
 	retryShare = 4           // a pause is at least this many times as long as the pass took
 	logAgain   = time.Minute // for the same error
 	logOther   = 10 * time.Second
 )
 
-// A retry says when a pass that failed is tried again, and logs failures. Its zero value is that of
-// a loop in which none has failed.
+// A retry decides when to try again after a failed pass, and logs failures. The zero value means that no pass has
+// failed.
 type retry struct {
-	tries  int // in a row
-	at     time.Time
+	tries  int       // consecutive failures
+	at     time.Time // the next try
 	logged time.Time
-	text   string // of the error that was logged last
+	text   string // the error that was logged last
 }
 
-// failed notes that a pass from start to now has failed, and returns how long to wait: at most
-// longest.
+// failed notes a failed pass from start to now. It returns the pause before the next try, which is at most longest.
 func (r *retry) failed(log *slog.Logger, err error, start, now time.Time, longest time.Duration) time.Duration {
 	r.tries++
-	pause := min(firstRetry<<min(r.tries-1, 10), lastRetry)
-	pause += rand.N(pause/4 + 1) // not all nodes at once
+	pause := min(firstPause<<min(r.tries-1, 10), maxPause)
+	pause += rand.N(pause/4 + 1) // so that nodes do not try at the same time
 	pause = min(max(pause, retryShare*now.Sub(start)), longest)
 	r.at = now.Add(pause)
 	text, since := err.Error(), now.Sub(r.logged)
@@ -42,7 +41,7 @@ func (r *retry) failed(log *slog.Logger, err error, start, now time.Time, longes
 	return pause
 }
 
-// succeeded notes that a pass has not failed.
+// succeeded notes a successful pass.
 func (r *retry) succeeded(log *slog.Logger) {
 	if r.tries > 0 {
 		log.Info("the rules could be written", "failures", r.tries)
@@ -50,5 +49,5 @@ func (r *retry) succeeded(log *slog.Logger) {
 	*r = retry{}
 }
 
-// waits reports whether it is too early to try again.
+// waits reports whether it is too early for the next try.
 func (r *retry) waits(now time.Time) bool { return now.Before(r.at) }

@@ -18,7 +18,7 @@ func TestRetry(t *testing.T) {
 		atLeast, most  time.Duration // of the pauses, after a while
 		tries          [2]int        // in ten minutes
 	}{
-		{"a quick pass", 0, 30 * time.Second, lastRetry, 4 * time.Second, [2]int{150, 210}},
+		{"a quick pass", 0, 30 * time.Second, maxPause, 4 * time.Second, [2]int{150, 210}},
 		{"a pass that takes seconds", 5 * time.Second, 30 * time.Second, 20 * time.Second, 20 * time.Second, [2]int{24, 26}},
 		{"a pass that takes a minute", time.Minute, 30 * time.Second, 30 * time.Second, 30 * time.Second, [2]int{6, 8}},
 		{"a short period", 0, time.Second, time.Second, time.Second, [2]int{590, 610}},
@@ -84,7 +84,7 @@ func TestChangesWaitForRetry(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if least := 4 * firstRetry; time.Since(began) < least {
-		t.Errorf("%d passes failed within %v, want %v from one to the next", passes, time.Since(began), firstRetry)
+	if least := 4 * firstPause; time.Since(began) < least {
+		t.Errorf("%d passes failed within %v, want %v from one to the next", passes, time.Since(began), firstPause)
 	}
 }

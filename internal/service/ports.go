@@ -53,7 +53,7 @@ func (c *compilation) admit() []Port {
 // A run is a slice as a source of a Service port's endpoints.
 type run struct {
 	slice *Slice
-	port  uint16 // the number of the Service port on the slice's pods; 0: it has none
+	port  uint16 // the port number on the slice's pods; 0: the slice does not have the port
 }
 
 // runsOf returns the slices of each port. It examines each port of each slice once.

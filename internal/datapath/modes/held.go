@@ -8,9 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// OpenHere opens the modes whose rules are on this node, of those that have the name: one, or
-// for auto any. A mode that is named is opened even if it has no rules here. The caller
-// closes them.
+// OpenHere opens the named mode; for auto, all modes whose rules are on this node. A named mode is opened even if it
+// has no rules here. The caller closes the datapaths.
 func (r Registry) OpenHere(ctx context.Context, log *slog.Logger, name string, o Options) ([]datapath.Datapath, error) {
 	if name != datapath.Auto {
 		dp, err := r.Choose(ctx, log, name, o)
@@ -26,11 +25,11 @@ func (r Registry) OpenHere(ctx context.Context, log *slog.Logger, name string, o
 	return all, err
 }
 
-// ErrNone is what Held fails with if no mode has rules.
+// ErrNone says that no mode has rules.
 var ErrNone = errors.New("no mode has rules on this node [is the agent running here?]")
 
-// Current opens the mode that the agent with that --proxy-mode runs, or would run: for auto
-// the one whose rules are on this node, else the best one.
+// Current opens the mode that the agent with that --proxy-mode runs or would run. For auto this is the mode whose rules
+// are on this node, or else the best mode.
 func (r Registry) Current(ctx context.Context, log *slog.Logger, name string, o Options) (datapath.Datapath, error) {
 	all, err := r.OpenHere(ctx, log, name, o)
 	if errors.Is(err, ErrNone) {
@@ -45,8 +44,7 @@ func (r Registry) Current(ctx context.Context, log *slog.Logger, name string, o 
 	return all[0], nil
 }
 
-// Info describes the mode that Current would open. It looks at the node only for auto. The
-// mode none lacks no algorithm.
+// Info describes the mode that Current would open. It examines the node only for auto. Mode none has all algorithms.
 func (r Registry) Info(ctx context.Context, log *slog.Logger, name string, o Options) (datapath.Info, error) {
 	var dp datapath.Datapath
 	switch name {

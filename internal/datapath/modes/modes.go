@@ -1,14 +1,13 @@
-// Package modes is the one registry of the modes that carry Services.
+// Package modes is the registry of the modes that carry Services.
 //
 //	--proxy-mode NAME ─→ Registry ─ Choose ─→ the datapath that carries
-//	                         ├────── Others ─→ those that may have left something (package takeover)
-//	                         ├────── Found ──→ those whose rules are on the node (dump, diff)
+//	                         ├────── Others ─→ other modes, which may have left rules (package takeover)
+//	                         ├────── Found ──→ modes whose rules are on the node (dump, diff)
 //	                         └────── Cleanup
 //
-// It hides which packages implement package datapath, and their configurations. It promises
-// that opening a mode changes nothing on the node, and that a mode which does not work here
-// says why. The names are in package datapath, so that the configuration and the lab can
-// list them without the mechanisms' code.
+// Only this package knows the packages that implement package datapath, and their configurations. Opening a mode changes
+// nothing on the node. A mode that does not work here gives a reason. The names of the modes are in package datapath, so
+// that the configuration and the lab can list them without the mechanisms' code.
 package modes
 
 import (
@@ -28,17 +27,17 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// Options are what modes are opened with; each takes what concerns it. The zero value works.
+// Options configure modes; each mode takes the options that concern it. The zero value works.
 type Options struct {
-	// Mark is the bit of the packet mark that means "masquerade". 0: kube-proxy's, bit 14.
+	// Mark is the bit of the packet mark that means "masquerade"; 0: bit 14, as in kube-proxy.
 	Mark uint32
-	// CountTraffic counts connections, packets and bytes where that costs something.
+	// CountTraffic counts connections, packets and bytes in modes where counting costs time.
 	CountTraffic bool
-	// TCPTimeout, FinTimeout and UDPTimeout are IPVS' own. 0 leaves the kernel's values.
+	// TCPTimeout, FinTimeout and UDPTimeout are the timeouts of IPVS; 0: the kernel's.
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
-	// Log gets what a mode says of the connections that it carries itself, and of what its kernel lacks. Nil: none.
+	// Log gets messages about connections that a mode carries itself, and about missing kernel features. Nil: no messages.
 	Log *slog.Logger
-	// Gate is asked by a mode that carries connections itself. Nil: all may pass.
+	// Gate admits connections in a mode that carries them itself. Nil: all connections may pass.
 	Gate *flow.Gate
 }
 
@@ -49,7 +48,7 @@ type Mode struct {
 	Open func(Options) (datapath.Datapath, error)
 }
 
-// A Registry is some modes, the best first: auto takes the first that works here.
+// A Registry is a list of modes, the best first: auto takes the first mode that works here.
 type Registry []Mode
 
 // All returns every mode of this program, in the order of datapath.Modes.
@@ -74,7 +73,7 @@ func All() Registry {
 	}
 }
 
-// names returns the names, for messages.
+// names returns the names for messages.
 func (r Registry) names() string {
 	all := make([]string, len(r))
 	for i, m := range r {
@@ -93,7 +92,7 @@ func (r Registry) find(name string) (Mode, error) {
 	return Mode{}, fmt.Errorf("proxy mode %q is not one that carries Services [choose one of %s]", name, r.names())
 }
 
-// openWorking opens a mode and probes whether it works here. That changes nothing.
+// openWorking opens a mode and probes whether it works here. This changes nothing on the node.
 func (m Mode) openWorking(ctx context.Context, o Options) (datapath.Datapath, error) {
 	dp, err := m.Open(o)
 	if err != nil {
@@ -106,8 +105,7 @@ func (m Mode) openWorking(ctx context.Context, o Options) (datapath.Datapath, er
 	return dp, nil
 }
 
-// Choose opens the mode of that name. Auto becomes the best one that works here, and the
-// log says why.
+// Choose opens the named mode. Auto takes the best mode that works here, and logs the reason.
 func (r Registry) Choose(ctx context.Context, log *slog.Logger, name string, o Options) (datapath.Datapath, error) {
 	if name != datapath.Auto {
 		m, err := r.find(name)
@@ -137,8 +135,7 @@ func (r Registry) Choose(ctx context.Context, log *slog.Logger, name string, o O
 	return nil, fmt.Errorf("no proxy mode works here: %s", strings.Join(refused, "; "))
 }
 
-// Others opens the modes, beside the one of that name, that may have left something on
-// this node.
+// Others opens all other modes that may have left rules on this node.
 func (r Registry) Others(ctx context.Context, log *slog.Logger, name string, o Options) []datapath.Datapath {
 	var all []datapath.Datapath
 	for _, m := range r {
@@ -155,8 +152,7 @@ func (r Registry) Others(ctx context.Context, log *slog.Logger, name string, o O
 	return all
 }
 
-// Found opens the modes whose rules are on this node. It fails only if no mode at all can
-// be looked at.
+// Found opens the modes whose rules are on this node. It fails only if no mode can read its rules.
 func (r Registry) Found(ctx context.Context, o Options) ([]datapath.Datapath, error) {
 	var all []datapath.Datapath
 	var refused []error
@@ -182,8 +178,8 @@ func (r Registry) Found(ctx context.Context, o Options) ([]datapath.Datapath, er
 	return all, nil
 }
 
-// Cleanup removes what any mode left on this node. A mode that does not work here has left
-// nothing, unless it does work but cannot clean up.
+// Cleanup removes the rules of all modes from this node. A mode that does not work here has left nothing. A mode that
+// works but cannot clean up is an error.
 func (r Registry) Cleanup(ctx context.Context, log *slog.Logger, o Options) error {
 	var all []error
 	for _, m := range r {

@@ -1,21 +1,20 @@
-// Package health answers over HTTP whether this node may be used, to load balancers,
-// kubelets, people and Prometheus. It listens where kube-proxy does and
-// answers as kube-proxy does.
+// Package health tells load balancers, kubelets, people and Prometheus over HTTP whether this node may be used. It has
+// the ports and the answers of kube-proxy.
 //
 //	proxy loop ─ Queued, Synced ─→ State ─→ :10256 /healthz  may load balancers use the node?
-//	proxy loop ─ Beat ─────────────┘  └───→ :10256 /livez    does the loop still turn?
+//	proxy loop ─ Beat ─────────────┘  └───→ :10256 /livez    is the loop alive?
 //	API server ─ node eligible ───────────→ :10256 /healthz
 //	registry ────────────────────────────→ :10249 /metrics /proxyMode /healthz
 //	applied table ───────────────────────→ healthCheckNodePorts: endpoints of a Service here?
 //
-// It hides kube-proxy's JSON and its rules. It promises: the agent is healthy as long
-// as no change waits longer than the timeout, however long nothing changes; a node
-// that is about to be deleted fails /healthz, so that load balancers leave it; rules that
-// cannot be written fail /healthz too, but neither fails /livez: a restart would not help, and
-// one object that cannot be programmed would restart the agents of all nodes; /livez fails
-// when the loop hangs; nothing listens that is not configured; clients are bounded in number
-// and in time; a port in use is one clear error at the start; and the port of a Service that
-// cannot be opened is that Service's trouble only.
+// The package promises:
+//   - The agent is healthy while no change waits longer than the timeout, even if nothing changes for a long time.
+//   - A node that is about to be deleted fails /healthz, so that load balancers leave it.
+//   - Rules that cannot be written fail /healthz. Neither case fails /livez, because a restart would not help, and one
+//     object that cannot be written would restart the agents of all nodes.
+//   - /livez fails when the loop hangs.
+//   - Only configured ports are open. The number of clients and their time are limited.
+//   - A port in use is one clear error at the start. A Service's port that cannot be opened affects only that Service.
 package health
 
 import (
@@ -24,36 +23,34 @@ import (
 	"time"
 )
 
-// A State is what the proxy loop reports of itself. Its methods may be called by any
-// goroutine.
+// A State is the state that the proxy loop reports. Its methods may be called by any goroutine.
 type State struct {
 	timeout time.Duration
 	now     func() time.Time
 
 	mu     sync.Mutex
 	synced time.Time // the last success; zero: none yet
-	queued time.Time // since when a change waits; zero: none does
-	beat   time.Time // when the loop last said that it turns; zero: it has not begun
-	failed error     // what the last pass failed with; nil: it did not
-	// restored counts how often the rules were restored after another program changed them.
+	queued time.Time // start of the wait of the oldest pending change; zero: none is pending
+	beat   time.Time // last sign of life of the loop; zero: the loop has not begun
+	failed error     // error of the last pass; nil: it succeeded
+	// restored counts the repairs after another program changed the rules.
 	restored     int
 	lastRestored time.Time
 }
 
-// hangs is the time without Beat after which the loop is taken to hang. It is far above the
-// longest pass that was measured (10,000 Services from nothing in mode iptables: 41 s) and the
-// deadlines of the programs that a pass starts.
+// hangs is the time without Beat after which the loop counts as hanging. It is far above the longest measured pass
+// (10,000 new Services in mode iptables: 41 s) and above the deadlines of the programs that a pass starts.
 const hangs = 5 * time.Minute
 
-// NewState returns the State of a loop that has not started: it is healthy. timeout is
-// how long a change may wait, kube-proxy's 2*syncPeriod.
+// NewState returns the healthy State of a loop that has not started. timeout is the time that a change may wait:
+// kube-proxy's 2*syncPeriod.
 func NewState(timeout time.Duration) *State { return newState(timeout, time.Now) }
 
 func newState(timeout time.Duration, now func() time.Time) *State {
 	return &State{timeout: timeout, now: now}
 }
 
-// Queued notes that a change waits to be programmed.
+// Queued notes that a change is pending.
 func (s *State) Queued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +59,7 @@ func (s *State) Queued() {
 	}
 }
 
-// Synced notes that no change waits any more.
+// Synced notes that no change is pending.
 func (s *State) Synced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,14 +67,14 @@ func (s *State) Synced() {
 	s.synced = s.now()
 }
 
-// Failed notes that a pass failed, and will be tried again.
+// Failed notes that a pass failed and will be tried again.
 func (s *State) Failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = err
 }
 
-// Restored notes that another program has changed the rules, and that they are restored.
+// Restored notes that another program changed the rules and that the loop restores them.
 func (s *State) Restored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,30 +82,29 @@ func (s *State) Restored() {
 	s.lastRestored = s.now()
 }
 
-// Beat notes that the loop turns. The loop calls it when it begins, and then each time it
-// gets round, which is every few seconds also when nothing changes. A pass, however it ends,
-// counts as one turn. A State without Beat is live: there is no loop in mode none.
+// Beat notes that the loop is alive. The loop calls it at its start and then at every turn, at least every few seconds.
+// Each pass is one turn, whether it succeeds or not. A State without Beat is live, because mode none has no loop.
 func (s *State) Beat() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beat = s.now()
 }
 
-// A Verdict is how a State is at one moment.
+// A Verdict is the condition of a State at one moment.
 type Verdict struct {
 	Healthy bool      // no change waits for too long
-	Live    bool      // the loop turns
+	Live    bool      // the loop is alive
 	Synced  time.Time // the last success; zero: none yet
 	Now     time.Time
-	Queued  time.Time // since when a change waits; zero: none does
-	Failed  error     // what the last pass failed with; nil: it did not
-	// Restored is how often another program's changes of the rules were undone.
+	Queued  time.Time // start of the wait of the oldest pending change; zero: none is pending
+	Failed  error     // error of the last pass; nil: it succeeded
+	// Restored counts the repairs after another program changed the rules.
 	Restored     int
 	LastRestored time.Time
 }
 
-// Reason says in a few words why the Verdict is not Healthy. Anybody who reaches the node
-// may read it: it has no text of an error.
+// Reason says in a few words why the Verdict is not Healthy. Anybody who reaches the node may read it, so it never
+// contains the text of an error.
 func (v Verdict) Reason() string {
 	switch {
 	case !v.Live:
@@ -121,10 +117,9 @@ func (v Verdict) Reason() string {
 	return fmt.Sprintf("a change has waited for %v to be written", v.Now.Sub(v.Queued).Round(time.Second))
 }
 
-// Verdict judges. kube-proxy calls itself healthy until its first success, for ever if
-// there is none; here a first pass that fails for too long is as bad as a later one.
-// Nothing is queued while the API server cannot be reached, which is not this node's
-// fault.
+// Verdict returns the current condition. kube-proxy is healthy until its first success, even if that never comes. Here
+// a first pass that fails for too long counts like a later pass. While the API server cannot be reached, no change is
+// pending, and the node stays healthy.
 func (s *State) Verdict() Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
 
-// A listenAddr is an address to listen on, and in which families.
+// A listenAddr is an address to listen on, with its families.
 type listenAddr struct {
 	network string // "tcp", "tcp4" or "tcp6"
 	addr    netip.Addr
@@ -16,14 +16,14 @@ type listenAddr struct {
 
 var all4, all6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 
-// listenAddrs returns where to listen for the addresses in prefixes; nowhere for none. Where one of the node's own
-// addresses is among them, its family's loopback is, too: people ask localhost when they are on the node.
+// listenAddrs returns the listening addresses for the prefixes; none for no prefix. If it has one of the node's own
+// addresses, it also has the loopback address of that family, because people on the node ask localhost.
 func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	is4, is6 := slices.Contains(prefixes, all4), slices.Contains(prefixes, all6)
 	var at []listenAddr
 	switch {
 	case is4 && is6:
-		// See listen: both families where the machine has both.
+		// Both families, if the machine has both: see listen.
 		return []listenAddr{{"tcp", netip.IPv4Unspecified()}}, nil
 	case is4:
 		at = append(at, listenAddr{"tcp4", netip.IPv4Unspecified()})
@@ -40,8 +40,8 @@ func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	for _, own := range all {
 		a := own.Addr()
 		switch {
-		case a.IsLinkLocalUnicast(): // means nothing without its link
-		case is4 && a.Is4(), is6 && a.Is6(): // is contained in the above
+		case a.IsLinkLocalUnicast(): // has no meaning without its link
+		case is4 && a.Is4(), is6 && a.Is6(): // is in the unspecified address
 		case slices.Contains(at, listenAddr{"tcp", a}): // on two links
 		case slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) }):
 			at = append(at, listenAddr{"tcp", a})

@@ -19,8 +19,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Check is what load balancers may ask of one Service: its healthCheckNodePort. A
-// load balancer that asks over IPv4 sends IPv4, and gets the number of that family's endpoints.
+// A Check is the answer to load balancers on the healthCheckNodePort of a Service. A load balancer that asks over IPv4
+// sends IPv4 traffic, and gets the number of that family's endpoints.
 type Check = service.HealthCheck
 
 // Applied is the table that the datapath carries, level-triggered.
@@ -29,28 +29,26 @@ type Applied interface {
 	Subscribe() <-chan struct{} // receives when Table may have changed
 }
 
-// NodePortConfig says how NodePortChecks work.
+// NodePortConfig configures NodePortChecks.
 type NodePortConfig struct {
 	Log     *slog.Logger
 	State   *State
-	Applied Applied // where Run takes the checks from
-	// Problem is called when a Service's port cannot be opened, once for each reason. It
-	// is called by Sync, must not call back, and should not wait. Nil: problems are only
-	// logged.
+	Applied Applied // source of the checks for Run
+	// Problem is called when a Service's port cannot be opened, once for each reason. Sync calls it: it must not call back
+	// and should not wait. Nil: problems are only logged.
 	Problem func(api.Name, api.Problem)
 }
 
-// NodePortChecks answer load balancers on the ports of Services with
-// externalTrafficPolicy: Local: 200 where the node has endpoints of the Service, 503
-// where it has none or is not healthy itself.
+// NodePortChecks answer load balancers on the healthCheckNodePorts of Services with externalTrafficPolicy: Local. The
+// answer is 200 if the node has endpoints of the Service, and 503 if it has none or is not healthy itself.
 type NodePortChecks struct {
 	cfg NodePortConfig
 
 	mu     sync.Mutex
 	open   map[api.Name]*check
-	ended  bool // by Run: nothing is opened any more
+	ended  bool // Run has ended: no port is opened any more
 	served sync.WaitGroup
-	limit  *listener.Limit // of the connections of all checks
+	limit  *listener.Limit // for the connections of all checks
 }
 
 // A check is one Service's open port. Its fields are guarded by NodePortChecks.mu.
@@ -60,10 +58,10 @@ type check struct {
 	endpoints4, endpoints6 int
 	servers                map[listenAddr]running
 	limit                  *listener.Limit
-	failed                 string // why a port is not open, as last reported; empty: all are
+	failed                 string // the reported reason why a port is not open; empty: all are open
 }
 
-// NewNodePortChecks returns checks that listen nowhere yet.
+// NewNodePortChecks returns checks without open ports.
 func NewNodePortChecks(cfg NodePortConfig) *NodePortChecks {
 	if cfg.Problem == nil {
 		cfg.Problem = func(api.Name, api.Problem) {}
@@ -72,14 +70,14 @@ func NewNodePortChecks(cfg NodePortConfig) *NodePortChecks {
 	return &NodePortChecks{cfg: cfg, open: map[api.Name]*check{}, limit: limit}
 }
 
-// maxConnsOfCheck are the connections of one Service's port, and maxConnsOfChecks of all of them.
+// maxConnsOfCheck limits the connections to one Service's port, maxConnsOfChecks those to all ports together.
 const maxConnsOfCheck, maxConnsOfChecks = 128, 4096
 
-// openAgain is the pause after a port could not be opened.
+// openAgain is the pause before the next try to open a port.
 const openAgain = 2 * time.Second
 
-// Run keeps the checks as the applied table says until ctx ends, and closes all ports then.
-// What could not be opened is tried again.
+// Run keeps the checks equal to the applied table until ctx ends, and then closes all ports. If a port cannot be
+// opened, it tries again.
 func (n *NodePortChecks) Run(ctx context.Context) error {
 	changed := n.cfg.Applied.Subscribe()
 	retry := time.NewTimer(0)
@@ -127,12 +125,12 @@ func (n *NodePortChecks) end(ctx context.Context) {
 	n.served.Wait()
 }
 
-// Sync makes checks all that there is: ports that are not in it are closed, new ones
-// opened, numbers taken over. It listens on the addresses of this machine that are in
-// addrs, which holds what service.Settings.NodePorts does: 0.0.0.0/0 and ::/0 are all of a
-// family, none are no address. A port that cannot be opened is a Problem, the others
-// work, and Sync reports false: call it again. It does not wait for clients. After Run it
-// does nothing.
+// Sync makes the open ports equal to checks. It listens on those addresses of this machine that are in addrs, which has
+// the form of service.Settings.NodePorts: 0.0.0.0/0 and ::/0 are all addresses of a family, and no prefix means no
+// address.
+//
+// If a port cannot be opened, Sync reports a Problem and returns false: call it again. The other ports work. Sync does
+// not wait for clients. After Run has ended it does nothing.
 func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,11 +172,11 @@ func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 	return all
 }
 
-// close closes the ports of c that are not at one of the addresses. Connected
-// clients are cut off: there is no answer left.
-func (n *NodePortChecks) close(c *check, but []listenAddr) {
+// close closes the ports of c on all addresses except keep. It cuts off connected clients, because there is no answer
+// for them any more.
+func (n *NodePortChecks) close(c *check, keep []listenAddr) {
 	for p, r := range c.servers {
-		if !slices.Contains(but, p) {
+		if !slices.Contains(keep, p) {
 			delete(c.servers, p)
 			_ = r.server.Close()
 			_ = r.listener.Close() // Serve may not have begun
@@ -186,7 +184,7 @@ func (n *NodePortChecks) close(c *check, but []listenAddr) {
 	}
 }
 
-// listen opens the port of c where it is not open yet.
+// listen opens the missing ports of c.
 func (n *NodePortChecks) listen(c *check, at []listenAddr) error {
 	var failed []error
 	for _, p := range at {
@@ -208,12 +206,12 @@ func (n *NodePortChecks) listen(c *check, at []listenAddr) error {
 		})
 	}
 	if len(failed) > 0 {
-		return failed[0] // the others are mostly the same in other words
+		return failed[0] // the other errors mostly say the same
 	}
 	return nil
 }
 
-// lost forgets a server that ended by itself, so that the next Sync opens it again.
+// lost removes a server that ended by itself, so that the next Sync opens it again.
 func (n *NodePortChecks) lost(c *check, p listenAddr, r running, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +236,7 @@ func (n *NodePortChecks) report(c *check, err error) {
 	n.cfg.Problem(c.name, api.Problem{Reason: "FailedToStartServiceHealthcheck", Message: text})
 }
 
-// handler answers on every path, byte for byte as kube-proxy does.
+// handler answers on every path, byte for byte like kube-proxy.
 func (n *NodePortChecks) handler(c *check) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
@@ -262,7 +260,7 @@ func (n *NodePortChecks) handler(c *check) http.Handler {
 	})
 }
 
-// askedOverIPv6 reports in which family a request came to this machine.
+// askedOverIPv6 reports whether a request came to this machine over IPv6.
 func askedOverIPv6(r *http.Request) bool {
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
@@ -272,7 +270,7 @@ func askedOverIPv6(r *http.Request) bool {
 	return err == nil && addr.Addr().Unmap().Is6()
 }
 
-// nodePortBody is indented by tabs and ends without a newline, as kube-proxy's.
+// nodePortBody has tabs and no newline at the end, like kube-proxy's.
 const nodePortBody = `{
 	"service": {
 		"namespace": %q,

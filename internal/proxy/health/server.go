@@ -21,55 +21,51 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
-// Config says what to serve and where.
+// Config configures a Server.
 type Config struct {
 	Log *slog.Logger
-	// Healthz and Metrics are where the two servers listen; invalid: they do not.
+	// Healthz and Metrics are the addresses of the two servers; invalid: no such server.
 	Healthz, Metrics netip.AddrPort
 	State            *State
-	// Eligible reports whether load balancers may use the node: it is known to the API
-	// server and not about to be deleted.
+	// Eligible reports whether load balancers may use the node: the API server knows it, and it is not about to be
+	// deleted.
 	Eligible func() bool
-	// NotEligible says why not, in words that anybody who reaches the node may read. Nil:
-	// nothing is said.
+	// NotEligible returns the reason why the node is not eligible. Anybody who reaches the node may read it. Nil: no
+	// reason is given.
 	NotEligible func() string
-	// Status is what /statusz answers, as JSON; nil: there is no /statusz.
+	// Status returns the value that /statusz shows as JSON; nil: there is no /statusz.
 	Status func() any
-	// PortInUse is called with an error as long as a port is in use, with Config.Wait, and
-	// with nil after that. Nil: it is only logged.
+	// PortInUse gets an error while a port is in use and Wait is set, and nil afterwards. Nil: the error is only logged.
 	PortInUse func(error)
-	// Families are the ones that /healthz names, "IPv4" and "IPv6". They have one
-	// state: both are programmed in the same pass.
+	// Families are the families in the answer of /healthz: "IPv4" and "IPv6". They share one state, because one pass
+	// writes both.
 	Families []string
-	// ProxyMode is the text of /proxyMode, and Version that of this program. Both are
-	// labels of the metric fairway_info.
+	// ProxyMode is the text of /proxyMode. Version is this program's version. Both are labels of the metric fairway_info.
 	ProxyMode, Version string
-	// Registry is what /metrics shows. The Server adds fairway_info and kube-proxy's
-	// counters of health answers.
+	// Registry has the metrics of /metrics. The Server adds fairway_info and kube-proxy's counters of health answers.
 	Registry      *prometheus.Registry
-	patience      time.Duration // 0: as the constant listenPatience
-	maxConns      int           // of other machines, for each server; 0: as the constant
-	headerTimeout time.Duration // 0: as the constant
-	answerTimeout time.Duration // 0: as the constant
+	patience      time.Duration // 0: listenPatience
+	maxConns      int           // connections of other machines to each server; 0: listener.MaxConns
+	headerTimeout time.Duration // 0: the constant of that name
+	answerTimeout time.Duration // 0: the constant of that name
 	connState     func(net.Conn, http.ConnState)
 
-	// Wait lets Run wait for ports that are in use. Where a kube-proxy is replaced, it has
-	// them, and answers for the node, until it ends.
+	// Wait lets Run wait for ports that are in use. A kube-proxy that is being replaced has these ports, and answers for
+	// the node, until it ends.
 	Wait bool
 }
 
-// listenAgain is the pause before Run tries again to listen, with Config.Wait. A port that
-// is still in use after listenPatience is reported: an agent that ends has it a moment longer
-// than its successor waits.
+// With Config.Wait, Run tries to listen every listenAgain. It reports ports that are in use for longer than
+// listenPatience: an agent that ends keeps its ports for a moment after the start of its successor.
 const (
 	listenAgain    = time.Second
 	listenPatience = 5 * time.Second
 )
 
-// closeTimeout is how long Run waits for answers that are being written.
+// closeTimeout is the time that Run gives to answers in progress.
 const closeTimeout = time.Second
 
-// A Server answers on the ports that its Config names.
+// A Server answers on the ports in its Config.
 type Server struct {
 	cfg            Config
 	healthz, livez *prometheus.CounterVec // by status code
@@ -107,9 +103,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Listen opens the ports. Call it before anything is programmed: a port in use is best
-// found while there is nothing to take back. With Config.Wait a port in use is no error:
-// Run tries again.
+// Listen opens the ports. Call it before any rule is written, so that a port in use is found while there is nothing to
+// undo. With Config.Wait a port in use is no error, because Run tries again.
 func (s *Server) Listen(ctx context.Context) error {
 	err := s.listen(ctx)
 	if err != nil && s.cfg.Wait {
@@ -150,9 +145,8 @@ func (s *Server) listen(ctx context.Context) error {
 	return nil
 }
 
-// Run answers until ctx ends, which is no error. It fails at once, without a server
-// left behind, if one cannot listen; with Config.Wait it tries again, and reports a port that
-// stays in use.
+// Run answers until ctx ends, which is no error. If a server cannot listen, it closes all servers and returns the
+// error. With Config.Wait it tries again instead, and reports ports that stay in use.
 func (s *Server) Run(ctx context.Context) error {
 	again := time.NewTicker(listenAgain)
 	defer again.Stop()
@@ -160,7 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for s.open == nil {
 		err := s.listen(ctx)
 		if err == nil {
-			break // without a port, if none is configured
+			break // there may be no port, if none is configured
 		}
 		if !s.cfg.Wait {
 			return withHolder(err)
@@ -180,8 +174,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return serve(ctx, s.open)
 }
 
-// Addr returns where the server "healthz" or "metrics" listens, nil if it does not
-// (yet). It differs from the Config's if that has port 0.
+// Addr returns the address of the server "healthz" or "metrics"; nil while it does not listen. It differs from the
+// Config if the Config has port 0.
 func (s *Server) Addr(name string) net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +188,8 @@ func (s *Server) note(name string, addr net.Addr) {
 	s.bound[name] = addr
 }
 
-// listen opens a port, without waiting. In the network "tcp" 0.0.0.0 and :: both stand
-// for both families (package net), as with kube-proxy.
+// listen opens a port, without waiting. In the network "tcp", both 0.0.0.0 and :: stand for both families (package
+// net), as with kube-proxy.
 func listen(ctx context.Context, network string, addr netip.AddrPort) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, network, addr.String())
 	switch {
@@ -207,7 +201,7 @@ func listen(ctx context.Context, network string, addr netip.AddrPort) (net.Liste
 	return l, err
 }
 
-// portInUse is the error of an address on which somebody listens.
+// portInUse is the error for an address on which another program listens.
 type portInUse netip.AddrPort
 
 func (p portInUse) Error() string {
@@ -215,7 +209,7 @@ func (p portInUse) Error() string {
 	return fmt.Sprintf("port %d of %v is in use", a.Port(), a.Addr())
 }
 
-// withHolder adds to a portInUse which process has the port. That costs a walk through /proc.
+// withHolder adds the process that has the port to a portInUse. It searches all of /proc.
 func withHolder(err error) error {
 	var p portInUse
 	if !errors.As(err, &p) {
@@ -234,12 +228,12 @@ type running struct {
 	server   *http.Server
 }
 
-// A client that sends nothing, or reads nothing, must not hold a connection for ever.
+// Timeouts, so that a client that sends or reads nothing does not keep a connection for ever.
 const (
 	headerTimeout = 5 * time.Second
 	bodyTimeout   = 10 * time.Second
 	answerTimeout = 30 * time.Second // metrics of thousands of Services are some megabytes
-	idleTimeout   = time.Minute      // longer than probes and scrapes are apart
+	idleTimeout   = time.Minute      // longer than the interval of probes and scrapes
 	maxHeader     = 16 << 10         // bytes
 )
 
@@ -251,7 +245,7 @@ func newRunning(log *slog.Logger, l net.Listener, h http.Handler) running {
 	}}
 }
 
-// serve answers until ctx ends or a server fails, and then ends all servers.
+// serve answers until ctx ends or a server fails. Then it ends all servers.
 func serve(ctx context.Context, all []running) (err error) {
 	failed := make(chan error, len(all))
 	var wg sync.WaitGroup
@@ -297,10 +291,10 @@ func (s *Server) healthMux() http.Handler {
 	return mux
 }
 
-// verdict is what one path of the health server answers.
+// verdict is the answer of one path of the health server.
 type verdict struct {
 	well     bool
-	eligible *bool // nil: it does not count here
+	eligible *bool // nil: the path ignores it
 	reason   string
 }
 
@@ -323,8 +317,7 @@ type report struct {
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyReport `json:"status,omitempty"`
-	// Reason is ours: why the status code is 503. It is left out with 200, so that the
-	// answer is kube-proxy's then.
+	// Reason says why the status code is 503. kube-proxy does not have it, so it is left out with 200.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -333,10 +326,9 @@ type familyReport struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// answer writes what kube-proxy writes: "healthy" is the proxy's own state, the status
-// code also counts eligible, if that is asked for; lastUpdated is now as long as all
-// is well, for old monitors that take an old time for a stuck proxy. "status" is whether the
-// rules are up to date, in both answers.
+// answer writes the answer of kube-proxy. "healthy" is the state of the proxy itself; the status code also counts
+// eligible, on paths that use it. "lastUpdated" is the current time while all is well, for old monitors that take an
+// old time for a hanging proxy. "status" says whether the rules are up to date.
 func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, v Verdict, say verdict) {
 	r := report{LastUpdated: v.Synced, CurrentTime: v.Now, NodeEligible: say.eligible, Healthy: say.well}
 	if !v.Synced.IsZero() || !v.Healthy {
