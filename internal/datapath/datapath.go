@@ -31,7 +31,7 @@ type Datapath interface {
 	// Adopt reads the rules that the kernel has, and changes nothing. The first Sync of the datapath uses the result and
 	// does not read the rules again.
 	Adopt(ctx context.Context) (Adopted, error)
-	// Sync makes the kernel do what want says. It is atomic for each frontend and idempotent. After an error it may be
+	// Sync makes the kernel equal to the table want. It is atomic for each frontend and idempotent. After an error it may be
 	// repeated, and then starts from the rules that the kernel really has. The first Sync of a process takes over the
 	// rules of an earlier process and writes only the differences. Stats count the work done, also with an error.
 	Sync(ctx context.Context, want *service.Table) (Stats, error)
@@ -124,12 +124,12 @@ type Stats struct {
 	Differs string
 }
 
-// Drift says what another program changed. The zero value is no drift.
+// Drift describes the changes of another program. The zero value is no drift.
 type Drift struct {
 	// Rules says that rules or chains differ. Elements says that data differs: elements of sets and maps, or virtual
 	// servers.
 	Rules, Elements bool
-	// Retry says that no program changed anything, but it is time to write again what differed in the last Sync
+	// Retry says that no program changed anything, but it is time to write the differences of the last Sync again
 	// (Stats.Differs).
 	Retry bool
 }

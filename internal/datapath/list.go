@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Listing is what some datapaths do. Programs read its JSON, so the fields stay.
+// A Listing shows the rules of some datapaths. Programs read its JSON, so the fields stay.
 type Listing struct {
 	Modes []ModeListing `json:"modes"`
 }

@@ -15,7 +15,7 @@ const lookAgain = 5 * time.Second
 // firstTable is the state of the loop until its first table is written.
 type firstTable struct {
 	adopted bool           // Flows knows the rules that the kernel had at the start
-	table   *service.Table // these rules, until the loop believes its first table; nil: not known
+	table   *service.Table // these rules, until the loop believes its first table. Nil if not known
 	brake   service.Brake
 }
 

@@ -44,7 +44,7 @@ func (f *Frontend) packedKey() packedKey { return f.Key().packed() }
 
 func (k Key) packed() packedKey { return packedKey{k.Addr.Addr().As16(), k.Addr.Port(), k.Proto} }
 
-// NewBuilder returns a Builder whose table is empty.
+// NewBuilder returns a Builder with an empty table.
 func NewBuilder() *Builder {
 	older := func(_ address, a, b *Entry) bool { return compareAge(a, b) < 0 }
 	return &Builder{

@@ -41,8 +41,8 @@ type HealthCheck struct {
 	Endpoints4, Endpoints6 int
 }
 
-// Compile decides what a node does for svc, whose endpoints are in eps. It never fails: parts that make no sense are
-// left out and reported in Entry.Problems.
+// Compile returns the Entry of svc on a node. The endpoints of svc are in eps. Compile never fails: parts that make no
+// sense are left out and reported in Entry.Problems.
 func Compile(svc *Service, eps []*Slice, node Node) *Entry { return compile(svc, eps, node, nil) }
 
 // compile is Compile without the refused endpoints, which are frontends.

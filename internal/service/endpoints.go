@@ -59,8 +59,9 @@ func (c *compilation) collect(p Port, from []run, is4 bool, onRejected func(cand
 	})
 }
 
-// noCandidate returns the reason why an endpoint cannot serve a Service port in a family; Used if it can. port is the
-// number of that port in the slice; 0: the slice does not have the port.
+// noCandidate returns the reason why an endpoint cannot serve a Service port in a family. It returns Used if the
+// endpoint can serve the port. port is the number of the Service port in the slice. It is 0 if the slice does not have
+// the port.
 func (e *SliceEndpoint) noCandidate(port uint16, is4 bool) Exclusion {
 	switch {
 	case !e.Addr.IsValid():

@@ -41,7 +41,7 @@ func (p *HostPod) Entry() api.Name {
 
 const hostPodPrefix = "pod/"
 
-// HostPodOf returns the pod whose Entry has that name; false if the Entry is a Service's.
+// HostPodOf returns the pod of the Entry with that name; false if it is the Entry of a Service.
 func HostPodOf(entry api.Name) (pod api.Name, ok bool) {
 	name, ok := strings.CutPrefix(entry.Name, hostPodPrefix)
 	return api.Name{Namespace: entry.Namespace, Name: name}, ok
@@ -52,8 +52,8 @@ func (p *HostPod) Equal(o *HostPod) bool {
 	return p.Name == o.Name && p.UID == o.UID && p.Created == o.Created && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
-// CompileHostPod decides what the node does for the host ports of a pod. It keeps the client's address, like the
-// reference plugin portmap. This works because the pod's replies pass this node.
+// CompileHostPod returns the Entry of a pod with host ports. It keeps the client's address, like the reference plugin
+// portmap. This works because the pod's replies pass this node.
 func CompileHostPod(p *HostPod, own AddrSet, node Node) *Entry {
 	c := compilation{node: node, entry: &Entry{Name: p.Entry(), Created: p.Created}}
 	for _, port := range p.Ports {

@@ -9,7 +9,7 @@ import (
 )
 
 // A Service has the fields of a Kubernetes Service that this package needs. The API edge (internal/kube) fills it and
-// puts what it could not read into Problems.
+// lists unreadable parts in Problems.
 type Service struct {
 	api.Name
 	// ClusterIPs are the Service's own addresses, one for each family. Headless and ExternalName Services have none,

@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Listing is what a node does for Services. Programs read its JSON, so the fields stay.
+// A Listing shows the table of a node. Programs read its JSON, so the fields stay.
 type Listing struct {
 	Mode         string   `json:"mode"`
 	Pods         []string `json:"pods"` // clients that count as pods: ranges and interfaces
@@ -45,7 +45,7 @@ type RowEndpoint struct {
 	Weight  int    `json:"weight"`
 }
 
-// snatWords name the packets whose source address is replaced.
+// snatWords name the packets that get the source address of the node.
 var snatWords = [...]string{MasqueradeHairpin: "hairpin-only", MasqueradeOffCluster: "non-pods", MasqueradeAll: "always"}
 
 // List returns the listing of a table; with a namespace, only of that namespace.

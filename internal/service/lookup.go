@@ -7,7 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Packet is the first packet of a flow: its header, and what the node knows about it.
+// A Packet is the first packet of a flow: its header and the facts that the node knows about it.
 type Packet struct {
 	From  netip.Addr // the client
 	To    netip.AddrPort

@@ -7,7 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// Action is what a node does with a packet. The zero value is Forward.
+// An Action is the treatment of a packet by a node. The zero value is Forward.
 type Action uint8
 
 // The actions, as in kube-proxy. Reject answers the client with ICMP port unreachable, so that the client fails at once:
@@ -22,9 +22,9 @@ const (
 // String returns "forward", "reject", "drop" or "pass".
 func (a Action) String() string { return [...]string{"forward", "reject", "drop", "pass"}[a] }
 
-// Masquerade selects the packets whose source address the node replaces by its own, so that replies return through this
-// node. A packet that an endpoint sends to itself through a Service (hairpin) is always masqueraded, because its reply
-// would not leave the pod.
+// Masquerade selects the packets that get the node's address as their source, so that replies return through this node.
+// A packet that an endpoint sends to itself through a Service (hairpin) is always masqueraded, because its reply would
+// not leave the pod.
 type Masquerade uint8
 
 // The kinds of masquerading. The zero value is MasqueradeHairpin.
@@ -46,14 +46,14 @@ type Endpoint struct {
 	Weight uint16
 }
 
-// A Route says what a node does with the packets of a class of traffic.
+// A Route is the treatment of the packets of a class of traffic.
 type Route struct {
 	Endpoints  []Endpoint // sorted by address, without duplicates; empty unless Action is Forward
 	Action     Action
 	Masquerade Masquerade
 	// Local says that the route has only endpoints of this node (policy Local); false unless Action is Forward.
-	// With affinity, the routes of a Service port remember clients separately for policy Local: another address may have
-	// sent the client to an endpoint on another node, which policy Local must not use.
+	// The routes of policy Local remember clients with affinity separately from other routes of the Service port. Otherwise
+	// another address could have sent the client to an endpoint on another node, which policy Local must not use.
 	Local bool
 }
 
@@ -140,7 +140,7 @@ type Settings struct {
 	// Pods are the source ranges that count as pods: kube-proxy's local-traffic detector. Empty: no client counts as a pod.
 	Pods []netip.Prefix
 	// PodInterfaces are interfaces of the node that lead only to pods. A name that ends in "*" stands for all names with
-	// that beginning. Clients whose packets come in there count as pods.
+	// that beginning. Clients behind such an interface count as pods.
 	PodInterfaces []string
 	// NodePorts are the ranges of this node's addresses on which datapaths serve NodePorts; empty: none. Loopback
 	// addresses never count, even inside a range: package hostport serves them.

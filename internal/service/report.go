@@ -33,8 +33,7 @@ func ParseOrigins(text string) ([]Origin, error) {
 	return nil, fmt.Errorf("%q is not a place [choose pod, node or outside]", text)
 }
 
-// A Report says what a node does for one Service and why: the answers of Decide and Explain. Programs read its JSON, so
-// the fields stay.
+// A Report has the answers of Decide and Explain for one Service on one node. Programs read its JSON, so the fields stay.
 type Report struct {
 	Service   string           `json:"service"`
 	Node      string           `json:"node"`
@@ -60,7 +59,7 @@ type TrafficReport struct {
 	Reason string `json:"reason"`
 	// Internal says that the internal traffic policy counts, not the external one.
 	Internal bool `json:"internal"`
-	// Source says whose address the endpoints see: "client" or "node". Hairpin packets always have the node's address.
+	// Source is the owner of the address that the endpoints see: "client" or "node". Hairpin packets always have the node's address.
 	Source    string           `json:"source,omitempty"`
 	Endpoints []EndpointReport `json:"endpoints"`
 }
@@ -75,8 +74,8 @@ type EndpointReport struct {
 	Reason  string `json:"reason,omitempty"` // why the endpoint is not used
 }
 
-// NewReport reports what a node does for packets from the given origins to svc, whose endpoints are in eps. entry is
-// the Service's entry in the node's table; older Services may have taken some of its addresses.
+// NewReport reports the actions of a node on packets from the given origins to svc. The endpoints of svc are in eps.
+// entry is the Service's entry in the node's table, because older Services may have taken some of its addresses.
 func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origin) Report {
 	r := Report{Service: svc.Name.String(), Node: node.Name, Zone: node.Zone, Problems: entry.Problems}
 	all := Explain(svc, eps, node, entry)

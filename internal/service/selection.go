@@ -59,7 +59,7 @@ func (x Exclusion) String() string { return exclusionTexts[x] }
 // Weights come last: candidates of weight 0 are left out if another candidate has a weight.
 type selection struct {
 	local    bool
-	dead     []string  // nodes whose endpoints count as not ready
+	dead     []string  // endpoints on these nodes count as not ready
 	fallback bool      // no candidate is ready: use candidates that terminate but serve
 	dropZero bool      // candidates of weight 0 get no new connections
 	hintKind Exclusion // HintOtherNode or HintOtherZone: respect these hints; Used: no hints
@@ -120,8 +120,8 @@ func (s *selection) onDead(c *candidate) bool {
 	return len(s.dead) > 0 && !c.Local && slices.Contains(s.dead, c.from.Node)
 }
 
-// deadTo returns the nodes whose endpoints are left out because they are dead. It returns none if no other endpoint
-// could answer.
+// deadTo returns the dead nodes, because their endpoints are left out. It returns none if no other endpoint could
+// answer.
 func (n Node) deadTo(all []candidate) []string {
 	if len(n.Dead) == 0 {
 		return nil

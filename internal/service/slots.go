@@ -88,6 +88,6 @@ func scale(eps []Endpoint, limit int) {
 	}
 }
 
-// MaxShares is the approximate number of slots of a list whose weights have no small common divisor: a share is exact
-// to 1/1024. Lists of more endpoints have no weights.
+// MaxShares is the approximate number of slots of a list with weights that have no small common divisor: a share is
+// exact to 1/1024. Lists of more endpoints have no weights.
 const MaxShares = 1024

@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// OpenHere opens the named mode; for auto, all modes whose rules are on this node. A named mode is opened even if it
+// OpenHere opens the named mode; for auto, all modes that have rules on this node. A named mode is opened even if it
 // has no rules here. The caller closes the datapaths.
 func (r Registry) OpenHere(ctx context.Context, log *slog.Logger, name string, o Options) ([]datapath.Datapath, error) {
 	if name != datapath.Auto {
@@ -28,8 +28,8 @@ func (r Registry) OpenHere(ctx context.Context, log *slog.Logger, name string, o
 // ErrNone says that no mode has rules.
 var ErrNone = errors.New("no mode has rules on this node [is the agent running here?]")
 
-// Current opens the mode that the agent with that --proxy-mode runs or would run. For auto this is the mode whose rules
-// are on this node, or else the best mode.
+// Current opens the mode that the agent with that --proxy-mode runs or would run. For auto this is the mode that has
+// rules on this node, or else the best mode.
 func (r Registry) Current(ctx context.Context, log *slog.Logger, name string, o Options) (datapath.Datapath, error) {
 	all, err := r.OpenHere(ctx, log, name, o)
 	if errors.Is(err, ErrNone) {

@@ -152,7 +152,7 @@ func (r Registry) Others(ctx context.Context, log *slog.Logger, name string, o O
 	return all
 }
 
-// Found opens the modes whose rules are on this node. It fails only if no mode can read its rules.
+// Found opens the modes that have rules on this node. It fails only if no mode can read its rules.
 func (r Registry) Found(ctx context.Context, o Options) ([]datapath.Datapath, error) {
 	var all []datapath.Datapath
 	var refused []error

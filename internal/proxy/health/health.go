@@ -30,7 +30,7 @@ type State struct {
 
 	mu     sync.Mutex
 	synced time.Time // the last success; zero: none yet
-	queued time.Time // start of the wait of the oldest pending change; zero: none is pending
+	queued time.Time // when the oldest pending change began to wait; zero: no change waits
 	beat   time.Time // last sign of life of the loop; zero: the loop has not begun
 	failed error     // error of the last pass; nil: it succeeded
 	// restored counts the repairs after another program changed the rules.
@@ -96,7 +96,7 @@ type Verdict struct {
 	Live    bool      // the loop is alive
 	Synced  time.Time // the last success; zero: none yet
 	Now     time.Time
-	Queued  time.Time // start of the wait of the oldest pending change; zero: none is pending
+	Queued  time.Time // when the oldest pending change began to wait; zero: no change waits
 	Failed  error     // error of the last pass; nil: it succeeded
 	// Restored counts the repairs after another program changed the rules.
 	Restored     int

@@ -125,8 +125,8 @@ func (n *NodePortChecks) end(ctx context.Context) {
 	n.served.Wait()
 }
 
-// Sync makes the open ports equal to checks. It listens on those addresses of this machine that are in addrs, which has
-// the form of service.Settings.NodePorts: 0.0.0.0/0 and ::/0 are all addresses of a family, and no prefix means no
+// Sync makes the open ports equal to checks. It listens on the addresses of this machine that lie in addrs, which has
+// the form of service.Settings.NodePorts. 0.0.0.0/0 and ::/0 are all addresses of a family, and no prefix means no
 // address.
 //
 // If a port cannot be opened, Sync reports a Problem and returns false: call it again. The other ports work. Sync does

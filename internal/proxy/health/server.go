@@ -24,7 +24,7 @@ import (
 // Config configures a Server.
 type Config struct {
 	Log *slog.Logger
-	// Healthz and Metrics are the addresses of the two servers; invalid: no such server.
+	// Healthz and Metrics are the addresses of the two servers. An invalid address means no server.
 	Healthz, Metrics netip.AddrPort
 	State            *State
 	// Eligible reports whether load balancers may use the node: the API server knows it, and it is not about to be
@@ -188,8 +188,8 @@ func (s *Server) note(name string, addr net.Addr) {
 	s.bound[name] = addr
 }
 
-// listen opens a port, without waiting. In the network "tcp", both 0.0.0.0 and :: stand for both families (package
-// net), as with kube-proxy.
+// listen opens a port, without waiting. As in kube-proxy and package net, both 0.0.0.0 and :: stand for both families
+// in the network "tcp".
 func listen(ctx context.Context, network string, addr netip.AddrPort) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, network, addr.String())
 	switch {

@@ -83,7 +83,7 @@ func Turns(shares []int) []int {
 type turnGroup struct {
 	share   int
 	members []int
-	next    int // index into members of the member whose turn is next
+	next    int // index into members: the member with the next turn
 	turns   int // turns that this member had
 }
 
