@@ -59,7 +59,8 @@ type TrafficReport struct {
 	Reason string `json:"reason"`
 	// Internal says that the internal traffic policy counts, not the external one.
 	Internal bool `json:"internal"`
-	// Source is the owner of the address that the endpoints see: "client" or "node". Hairpin packets always have the node's address.
+	// Source is the owner of the address that the endpoints see: "client" or "node". Hairpin packets always have the
+	// node's address.
 	Source    string           `json:"source,omitempty"`
 	Endpoints []EndpointReport `json:"endpoints"`
 }
