@@ -59,7 +59,7 @@ func TestTokenRotatedUnderWatch(t *testing.T) {
 	mu.Lock()
 	valid = "two"
 	mu.Unlock()
-	server.change(city(2), "here")
+	server.change(city(2))
 	takeUntil(t, s, svcName("web-1"))
 	mu.Lock()
 	defer mu.Unlock()
@@ -80,7 +80,7 @@ func TestRightsWithdrawn(t *testing.T) {
 		fails(http.StatusForbidden, metav1.StatusReasonForbidden)(w, r)
 		return true
 	})
-	server.change(city(4), "here")
+	server.change(city(4))
 	until(t, "both kinds to be refused", func() bool {
 		return log.Count("cannot read from the API server, will try again\" kind=services") > 0 &&
 			log.Count("cannot read from the API server, will try again\" kind=endpointslices") > 0

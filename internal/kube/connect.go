@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 
 	"github.com/fairway-net/fairway/internal/text"
 )
@@ -199,9 +200,9 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 		return nil, fmt.Errorf("read the service account's CA: %w", err)
 	}
 	cfg.CAData = cas
-	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper {
-		return &tokenTransport{base: newCATransport(base, ca, cas), path: token}
-	})
+	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper { return newCATransport(base, ca, cas) })
+	// Unlike Config.BearerTokenFile, this transport also reads the file again after the API server has refused a token.
+	cfg.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(token)))
 	return cfg, nil
 }
 

@@ -58,13 +58,7 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 		}
 		seen[t.name] = t
 	}
-	believed, foreign := true, false
-	if f.guard != nil && f.progress.Load() == listed {
-		believed, foreign = f.guard.believe(f.overlap(seen))
-	}
-	if foreign && !believed {
-		return errUnconfirmed
-	}
+	believed := f.guard == nil || f.progress.Load() != listed || f.guard.believe(f.overlap(seen))
 	var fresh []*V
 	f.mu.Lock()
 	for name, t := range seen {

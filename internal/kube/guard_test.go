@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,7 +36,6 @@ type guarded struct {
 func newGuarded(t *testing.T, services int, emptyAfter time.Duration) *guarded {
 	t.Helper()
 	g := &guarded{server: newStreamServer(t, city(services)), log: &testnet.Log{}}
-	g.server.uid = "here"
 	client, err := Connect(Connection{Master: g.server.URL, ContentType: "application/json", QPS: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +49,6 @@ func newGuarded(t *testing.T, services int, emptyAfter time.Duration) *guarded {
 	}
 	runUntilEnd(t, g)
 	g.has(t, services)
-	until(t, "the cluster to be known", g.cluster.isKnown)
 	return g
 }
 
@@ -64,7 +61,7 @@ func (g *guarded) has(t *testing.T, n int) {
 // doubts waits until lists were doubted, and returns how many objects are kept.
 func (g *guarded) doubts(t *testing.T) (services int) {
 	t.Helper()
-	until(t, "two loud lines", func() bool { return g.log.Count("what it lacks is kept") == 2 })
+	until(t, "two loud lines", func() bool { return g.log.Count("they are kept") == 2 })
 	until(t, "an event for each kind", func() bool { return g.events.Load() == 2 })
 	until(t, "the metric", func() bool {
 		services = int(gauges(t, g.source, "fairway_api_kept_objects")["services"])
@@ -80,7 +77,7 @@ const never = 24 * time.Hour
 func TestEmptyList(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 20, never)
-	g.server.change(city(0), "here")
+	g.server.change(city(0))
 	if n := g.doubts(t); n != 20 || g.services.Len() != 20 || g.slices.Len() != 20 {
 		t.Errorf("%d Services kept, there are %d and %d slices", n, g.services.Len(), g.slices.Len())
 	}
@@ -99,7 +96,7 @@ func TestPartialList(t *testing.T) {
 	g := newGuarded(t, 20, never)
 	part := city(3)
 	part[servicesPath] = append(part[servicesPath], versioned(apiService("new", "10.96.2.1"), 2))
-	g.server.change(part, "here")
+	g.server.change(part)
 	g.doubts(t)
 	until(t, "the new Service", func() bool { _, ok := g.Service(svcName("new")); return ok })
 	if n := g.services.Len(); n != 21 {
@@ -111,36 +108,23 @@ func TestPartialList(t *testing.T) {
 func TestConfirmedList(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 20, 200*time.Millisecond)
-	g.server.change(city(0), "here")
+	g.server.change(city(0))
 	g.has(t, 0)
-	if n := g.log.Count("what it lacks is kept"); n != 2 {
+	if n := g.log.Count("they are kept"); n != 2 {
 		t.Errorf("%d loud lines, want 2", n)
 	}
 	until(t, "the other lines", func() bool { return g.log.Count("they are removed now") == 2 })
 }
 
-// TestAnotherCluster: however little a list lacks, it does not count if it is another
-// cluster's; nor does what is new in it.
-func TestAnotherCluster(t *testing.T) {
+// TestOnlyOwnObjectLeft: an API server that has lost the storage of a small cluster still has the objects that it
+// makes itself. The node keeps the others.
+func TestOnlyOwnObjectLeft(t *testing.T) {
 	t.Parallel()
-	g := newGuarded(t, 3, never)
-	other := city(2)
-	other[servicesPath] = append(other[servicesPath], versioned(apiService("new", "10.96.2.1"), 2))
-	other[slicesPath] = append(other[slicesPath], versioned(apiSlice("new-x", "new", "10.0.2.1"), 2))
-	g.server.change(other, "elsewhere")
-	g.doubts(t)
-	// Nor is it evidence that it does not know a pod.
-	pods := PodLookup{Client: g.cfg.Client, Another: g.AnotherCluster}
-	if exists, _, err := pods.Pod(t.Context(), "default", "web-0-x", ips("10.0.0.0")[0]); err == nil || !strings.Contains(err.Error(), "another cluster") {
-		t.Errorf("a pod that it does not know: exists: %v, %v; want an error", exists, err)
+	g := newGuarded(t, 4, never)
+	g.server.change(city(1))
+	if n := g.doubts(t); n != 3 || g.services.Len() != 4 || g.slices.Len() != 4 {
+		t.Errorf("%d Services kept, there are %d and %d slices", n, g.services.Len(), g.slices.Len())
 	}
-	if _, is := g.Service(svcName("new")); is || g.services.Len() != 3 || g.slices.Len() != 3 {
-		t.Errorf("new: %v; %d Services, %d slices", is, g.services.Len(), g.slices.Len())
-	}
-	g.server.mu.Lock()
-	g.server.uid = "here"
-	g.server.mu.Unlock()
-	until(t, "what the cluster has", func() bool { _, is := g.Service(svcName("new")); return is && g.services.Len() == 3 })
 }
 
 // TestDeletesAreBelieved: a watch that says that objects are gone is no list.
@@ -151,7 +135,7 @@ func TestDeletesAreBelieved(t *testing.T) {
 		g.server.later[servicesPath] <- watchEvent{Type: "DELETED", Object: versioned(apiService(fmt.Sprint("web-", i), ""), 200+i)}
 	}
 	until(t, "no Service", func() bool { return g.services.Len() == 0 })
-	if n := g.log.Count("what it lacks is kept"); n != 0 {
+	if n := g.log.Count("they are kept"); n != 0 {
 		t.Errorf("%d loud lines", n)
 	}
 }

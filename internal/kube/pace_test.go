@@ -113,7 +113,7 @@ func testPace(t *testing.T) {
 		}
 	}
 	p.after(t.Context(), nil, true, false)
-	p.watching = time.Now().Add(-shortWatch)
+	p.watchStart = time.Now().Add(-watchStable)
 	if d := p.pause(); d != 0 {
 		t.Errorf("the request after a long watch waits for %v", d)
 	}
@@ -210,7 +210,7 @@ func testReturnDuringRequest(t *testing.T) {
 	if err := p.before(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.publish(answered)
+	s.setWell()
 	p.after(t.Context(), context.DeadlineExceeded, true, false)
 	start := time.Now()
 	fail()
@@ -219,7 +219,7 @@ func testReturnDuringRequest(t *testing.T) {
 	}
 	start = time.Now()
 	fail()
-	if pause := time.Since(start); pause < lastPause {
+	if pause := time.Since(start); pause < maxPause {
 		t.Errorf("without an answer asked again after %v", pause)
 	}
 }
@@ -245,7 +245,7 @@ func testRightsReturn(t *testing.T) {
 			s := newServer()
 			for _, k := range kinds {
 				all.Go(func() {
-					p := &pacer{log: slog.New(slog.DiscardHandler), kind: k.name, without: k.without, failed: func() {}, refused: func() {}, server: s, had: k.had}
+					p := &pacer{log: slog.New(slog.DiscardHandler), kind: k.name, without: k.without, failed: func() {}, refused: func() {}, server: s, succeeded: k.had}
 					asked := 0
 					for ; ; asked++ {
 						if err := p.before(t.Context()); err != nil {

@@ -16,12 +16,7 @@ import (
 )
 
 // A PodLookup asks the API server about single pods. Any goroutine may use it.
-type PodLookup struct {
-	Client kubernetes.Interface
-	// Another reports that the API server speaks for another cluster than at first: that it
-	// does not know a pod says nothing then. Nil: that is not asked.
-	Another func() bool
-}
+type PodLookup struct{ Client kubernetes.Interface }
 
 const (
 	// fewPods are enough to see whether pods have a second address; manyPods are as many as
@@ -53,9 +48,6 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 			err = deniedError{err}
 		}
 		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, text.RequestError(err))
-	}
-	if found == nil && l.Another != nil && l.Another() {
-		return false, false, fmt.Errorf("look for pod %q in namespace %s: the API server speaks for another cluster", name, namespace)
 	}
 	return found != nil, found != nil && found.DeletionTimestamp != nil, nil
 }

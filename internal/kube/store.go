@@ -46,7 +46,6 @@ type Store struct {
 	cfg     Config
 	started time.Time
 	metrics *metrics
-	cluster *clusterID
 	server  *server
 	// troubles are the kinds that cannot be read now.
 	troubles troubles
@@ -78,7 +77,7 @@ func New(cfg Config) *Store {
 		cfg.Problem = func(api.Name, api.Problem) {}
 	}
 	client := cfg.Client
-	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}, server: newServer()}
+	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), server: newServer()}
 	s.services = open(s, servicesKind(client))
 	s.slices = open(s, slicesKind(client))
 	s.nodes = open(s, s.nodesKind(client))
@@ -121,9 +120,6 @@ func (s *Store) Run(ctx context.Context) error {
 	// A pacer has logged each failed try, in one line.
 	ctx = klog.NewContext(ctx, quietly(s.cfg.Log, func(message string) bool { return message == "Failed to watch" }))
 	var wg sync.WaitGroup
-	if s.cfg.EmptyAfter > 0 {
-		wg.Go(func() { s.cluster.readUID(ctx) })
-	}
 	defer func() {
 		wg.Wait()
 		s.mu.Lock()

@@ -15,7 +15,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // The paths that a streamServer serves.
@@ -29,7 +28,7 @@ const (
 
 // streamServer speaks the API server's streaming list over real HTTP, which client-go
 // uses by default and its fake cannot do: objects as ADDED events, a bookmark that ends
-// the first list, then changes. It answers plain lists too, and says which cluster it is of.
+// the first list, then changes. It answers plain lists too.
 type streamServer struct {
 	*httptest.Server
 	first map[string][]runtime.Object // by path
@@ -38,7 +37,6 @@ type streamServer struct {
 
 	mu      sync.Mutex
 	answers func(http.ResponseWriter, *http.Request) bool
-	uid     types.UID // of the Service default/kubernetes; empty: there is none
 	later   map[string]chan watchEvent
 	asked   []string // resourceVersions of watches on Services
 }
@@ -66,19 +64,6 @@ func newStreamServer(t *testing.T, first map[string][]runtime.Object) *streamSer
 			s.watch(w, r, o)
 		})
 	}
-	mux.HandleFunc("/api/v1/namespaces/default/services/kubernetes", func(w http.ResponseWriter, _ *http.Request) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		if s.uid == "" {
-			w.WriteHeader(http.StatusNotFound)
-			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
-			return
-		}
-		o := apiService("kubernetes", "10.96.0.1")
-		o.UID = s.uid
-		_ = json.NewEncoder(w).Encode(typed(o))
-	})
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		answers := s.answers
@@ -158,11 +143,10 @@ func (s *streamServer) objects(path string) []runtime.Object {
 	return s.first[path]
 }
 
-// change makes all be what the API server has from now on, and the cluster that of uid;
-// its watches end, too old to go on.
-func (s *streamServer) change(all map[string][]runtime.Object, uid types.UID) {
+// change replaces the API server's objects, and ends its watches because they are too old to go on.
+func (s *streamServer) change(all map[string][]runtime.Object) {
 	s.mu.Lock()
-	s.first, s.uid = all, uid
+	s.first = all
 	s.mu.Unlock()
 	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone}
 	for _, path := range []string{servicesPath, slicesPath} {

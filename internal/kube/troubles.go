@@ -60,7 +60,7 @@ func (t *troubles) note(p *pacer, err error) {
 	if t.all == nil {
 		t.all = map[string]Trouble{}
 	}
-	t.all[p.kind] = Trouble{Kind: p.kind, Refused: p.denied, Err: text.RequestError(err), Without: p.without, Since: since}
+	t.all[p.kind] = Trouble{Kind: p.kind, Refused: permanent(err), Err: text.RequestError(err), Without: p.without, Since: since}
 }
 
 func (t *troubles) clear(kind string) {

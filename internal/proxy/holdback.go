@@ -52,7 +52,7 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 		}
 	}
 	doubted := l.first.brake.Holds()
-	if l.first.brake.Believe(now, had, kept, false) {
+	if l.first.brake.Believe(now, had, kept) {
 		l.first.table = nil
 		l.cfg.Metrics.retained.Set(0)
 		return 0

@@ -9,7 +9,8 @@ import "time"
 // A Brake belongs to one goroutine.
 type Brake struct {
 	Bound time.Duration // 0: believe every list at once
-	// Some says that at least one object always exists. An empty list is then doubtful, however few objects there were.
+	// Some says that at least one object always exists. A list with at most one object is then doubtful, unless it lacks
+	// at most one.
 	Some  bool
 	since time.Time // when the current doubt began; zero: no doubt
 }
@@ -17,12 +18,11 @@ type Brake struct {
 // maxLost is the number of objects that may be missing without doubt.
 const maxLost = 8
 
-// Believe reports whether to believe a list that has kept of the had known objects. foreign says that the list is of
-// another cluster, which makes it doubtful in any case.
-func (b *Brake) Believe(now time.Time, had, kept int, foreign bool) bool {
-	most := had-kept > maxLost && 4*kept < had || b.Some && had > 1 && kept == 0
+// Believe reports whether to believe a list that has kept of the had known objects.
+func (b *Brake) Believe(now time.Time, had, kept int) bool {
+	lacksMost := had-kept > maxLost && 4*kept < had || b.Some && kept <= 1 && kept < had-1
 	switch {
-	case b.Bound <= 0 || !most && !foreign:
+	case b.Bound <= 0 || !lacksMost:
 	case b.since.IsZero():
 		b.since = now
 		return false

@@ -10,7 +10,6 @@ func TestBrake(t *testing.T) {
 	type account struct {
 		after     time.Duration // the one before
 		had, kept int
-		foreign   bool
 		want      bool
 	}
 	const minute = time.Minute
@@ -18,24 +17,22 @@ func TestBrake(t *testing.T) {
 		bound    time.Duration
 		accounts []account
 	}{
-		"the first":                   {minute, []account{{0, 0, 0, false, true}}},
-		"nothing is missing":          {minute, []account{{0, 1000, 1000, false, true}}},
-		"three quarters are missing":  {minute, []account{{0, 1000, 250, false, true}}},
-		"more are missing":            {minute, []account{{0, 1000, 249, false, false}}},
-		"all of a few are missing":    {minute, []account{{0, 8, 0, false, true}}},
-		"all of some are missing":     {minute, []account{{0, 9, 0, false, false}}},
-		"another cluster's":           {minute, []account{{0, 2, 1, true, false}}},
-		"no bound":                    {0, []account{{0, 1000, 0, true, true}}},
-		"it stays so":                 {minute, []account{{0, 100, 0, false, false}, {minute / 2, 100, 0, false, false}, {minute / 2, 100, 0, false, true}}},
-		"what is left changes":        {minute, []account{{0, 100, 0, false, false}, {minute, 100, 3, false, true}}},
-		"all is there again":          {minute, []account{{0, 100, 0, false, false}, {minute / 2, 100, 100, false, true}, {minute / 2, 100, 0, false, false}, {minute, 100, 0, false, true}}},
-		"believed, and again":         {minute, []account{{0, 100, 0, false, false}, {minute, 100, 0, false, true}, {0, 100, 0, false, false}}},
-		"another's, then ours, empty": {minute, []account{{0, 100, 90, true, false}, {minute / 2, 100, 0, false, false}, {minute / 2, 100, 0, false, true}}},
+		"the first":                  {minute, []account{{0, 0, 0, true}}},
+		"nothing is missing":         {minute, []account{{0, 1000, 1000, true}}},
+		"three quarters are missing": {minute, []account{{0, 1000, 250, true}}},
+		"more are missing":           {minute, []account{{0, 1000, 249, false}}},
+		"all of a few are missing":   {minute, []account{{0, 8, 0, true}}},
+		"all of some are missing":    {minute, []account{{0, 9, 0, false}}},
+		"no bound":                   {0, []account{{0, 1000, 0, true}}},
+		"it stays so":                {minute, []account{{0, 100, 0, false}, {minute / 2, 100, 0, false}, {minute / 2, 100, 0, true}}},
+		"what is left changes":       {minute, []account{{0, 100, 0, false}, {minute, 100, 3, true}}},
+		"all is there again":         {minute, []account{{0, 100, 0, false}, {minute / 2, 100, 100, true}, {minute / 2, 100, 0, false}, {minute, 100, 0, true}}},
+		"believed, and again":        {minute, []account{{0, 100, 0, false}, {minute, 100, 0, true}, {0, 100, 0, false}}},
 	} {
 		b, now := Brake{Bound: test.bound}, time.Unix(1_000_000, 0)
 		for i, a := range test.accounts {
 			now = now.Add(a.after)
-			if got := b.Believe(now, a.had, a.kept, a.foreign); got != a.want || b.Holds() == a.want {
+			if got := b.Believe(now, a.had, a.kept); got != a.want || b.Holds() == a.want {
 				t.Errorf("%s: account %d: believed: %v, doubts: %v; want %v", name, i, got, b.Holds(), a.want)
 			}
 		}
@@ -46,12 +43,18 @@ func TestBrake(t *testing.T) {
 func TestBrakeSome(t *testing.T) {
 	for had, want := range map[int]bool{1: true, 2: false, 8: false} {
 		b := Brake{Bound: time.Minute, Some: true}
-		if got := b.Believe(time.Unix(1_000_000, 0), had, 0, false); got != want {
+		if got := b.Believe(time.Unix(1_000_000, 0), had, 0); got != want {
 			t.Errorf("that none of %d is left is believed: %v", had, got)
 		}
 	}
+	for had, want := range map[int]bool{2: true, 3: false, 9: false} {
+		b := Brake{Bound: time.Minute, Some: true}
+		if got := b.Believe(time.Unix(1_000_000, 0), had, 1); got != want {
+			t.Errorf("that one of %d is left, which may be the API server's own, is believed: %v", had, got)
+		}
+	}
 	b := Brake{Bound: time.Minute, Some: true}
-	if !b.Believe(time.Unix(1_000_000, 0), 9, 1, false) {
-		t.Error("that one of nine is left is not believed")
+	if !b.Believe(time.Unix(1_000_000, 0), 9, 2) {
+		t.Error("that two of nine are left is not believed")
 	}
 }

@@ -264,7 +264,7 @@ func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kub
 	resets := reset.New(reset.Config{Log: a.log, Flows: conntrack.New(conntrack.Config{Log: a.log})})
 	table := conntrack.New(conntrack.Config{Log: a.log, NodePort: func(addr netip.Addr) bool { return view().Settings.ServesNodePorts(addr) }})
 	enders := []flow.Ender{conntrack.NewEnder(a.log, table, resets.Reset), flow.EndFunc(dp.EndFlows)}
-	flows := flow.New(flow.Config{Log: a.log, Enders: enders, Pods: kube.PodLookup{Client: client, Another: store.AnotherCluster}, Observe: metrics.FlowsEnded})
+	flows := flow.New(flow.Config{Log: a.log, Enders: enders, Pods: kube.PodLookup{Client: client}, Observe: metrics.FlowsEnded})
 	return flows, table, resets, nil
 }
 

@@ -79,7 +79,7 @@ func (f *Flags) addCluster() {
 	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "Kubeconfig `file` (default the pod's service account)")
 	fs.StringVar(&f.own.master, "master", "", "The `url` of the API server, instead of the one in the kubeconfig or the service account")
 	fs.BoolVar(&f.own.allowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine; anyone on the path to it can then change all Services")
-	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, "How long a list that lacks most former objects, or is another cluster's, is not believed (0: it is at once)")
+	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, "How long a list that lacks most former objects is not believed (0: it is at once)")
 	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", "Content `type` of requests (default application/vnd.kubernetes.protobuf)")
 	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, "Requests to the API server that may be sent at once")
 	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, "Requests to the API server per second")
