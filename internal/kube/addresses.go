@@ -16,9 +16,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Addresses gives addresses of pools to Services of type LoadBalancer: it reads what package
-// ipam decides upon, and writes what it decides, into the Services' statuses, into those of the
-// pools and into a ConfigurationState. It is the controller's: one at a time.
+// Addresses gives addresses of pools to Services of type LoadBalancer. It reads the input of package ipam and writes
+// ipam's decisions into the statuses of the Services and pools, and into a ConfigurationState. Only the elected
+// controller runs it.
 type Addresses struct {
 	log          *slog.Logger
 	sub          *Subscription
@@ -32,24 +32,23 @@ type Addresses struct {
 	mode         corev1.LoadBalancerIPMode
 	programPorts []ipam.PortRange
 	allocations  map[api.Name]*allocation
-	nodes        map[netip.Addr]string // by address, the node that says that it is its own
+	nodes        map[netip.Addr]string // by address: the node that claims it
 
-	// mu may be taken with the lock of a feed held, and none of those with mu held.
+	// mu may be taken while the lock of a feed is held. No lock of a feed may be taken while mu is held.
 	mu         sync.Mutex
-	pools      bool // they have changed
-	reserved   bool // what nobody may have may have changed
+	pools      bool // the pools have changed
+	reserved   bool // the reserved addresses may have changed
 	namespaces map[string]bool
 
-	known map[api.Name]bool // Services that were seen; of Run
+	known map[api.Name]bool // the Services that Run has seen
 }
 
 // namespaceLabels are the labels of a namespace.
 type namespaceLabels map[string]string
 
-// NewAddresses returns the allocator of a store, which must run too and needs Config.Custom and
-// AllNodes. class is the loadBalancerClass of the Services that are ours; empty: those without
-// one. mode is written into the statuses: IPModeVIP or IPModeProxy. taken are ports at which nodes' own
-// programs listen.
+// NewAddresses returns the allocator of a store. The store must run too, and needs Config.Custom and AllNodes. class is
+// the loadBalancerClass of our Services; empty: the Services without a class. mode is the ipMode in the statuses:
+// IPModeVIP or IPModeProxy. taken are the ports at which the nodes' own programs listen.
 func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
 		mode: mode, programPorts: taken, allocations: map[api.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
@@ -120,7 +119,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 	return a.sub.decide(ctx, a.writer, a.decide)
 }
 
-// decide brings the allocator up to date and lets what it decides be written.
+// decide updates the allocator and publishes its decisions.
 func (a *Addresses) decide(names []api.Name) {
 	a.mu.Lock()
 	pools, reserved, namespaces := a.pools, a.reserved, a.namespaces
@@ -172,8 +171,8 @@ func (a *Addresses) decide(names []api.Name) {
 	}
 }
 
-// dismiss lets the finalizer of a Service be removed that is to have no address, with what else
-// is ours, and forgets one that is gone.
+// dismiss releases a Service that wants no address: it removes our finalizer and our fields. It forgets a Service that
+// is gone.
 func (a *Addresses) dismiss(name api.Name) {
 	b, ok := a.balancers.Get(name)
 	switch {
@@ -187,7 +186,7 @@ func (a *Addresses) dismiss(name api.Name) {
 	}
 }
 
-// warnOldNames reports, once, annotations by their names of yesterday.
+// warnOldNames reports the annotations with MetalLB's old prefix, once for each Service.
 func (a *Addresses) warnOldNames(b *Balancer) {
 	if a.known[b.Name] {
 		return
@@ -198,14 +197,14 @@ func (a *Addresses) warnOldNames(b *Balancer) {
 	}
 }
 
-// noMachines are the addresses that no single machine has: unspecified, loopback, multicast, broadcast.
+// noMachines are the addresses that no single machine can have: unspecified, loopback, multicast and broadcast.
 var noMachines = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
 	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("ff00::/8"),
 }
 
-// reservedRanges are the addresses that no Service may have for clients outside the cluster: those that agents refuse
-// (docs/decisions/0014), those of pods, whose traffic a Service would take, and noMachines.
+// reservedRanges are the addresses that no Service may have for clients outside the cluster: the addresses that agents
+// refuse (docs/decisions/0014), the pods' addresses, because a Service would take their traffic, and noMachines.
 func (s *Store) reservedRanges() []ipam.Range {
 	var all []ipam.Range
 	for _, addr := range slices.Concat(s.NodeAddrs(), s.APIServers()) {

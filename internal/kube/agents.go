@@ -18,7 +18,7 @@ import (
 // agentLabel is on the agents' pods in deploy/.
 const agentLabel = "app.kubernetes.io/name=fairway-agent"
 
-// An AgentPod is the agent of a node, as the API server has it.
+// An AgentPod is the agent's pod of a node.
 type AgentPod struct {
 	Node, Namespace, Name string // Name is empty if the node has no agent
 	State                 string // "Running", "CrashLoopBackOff", "Pending", "none", …
@@ -27,7 +27,7 @@ type AgentPod struct {
 	port                  string // of its health server
 }
 
-// Agents are the agents of a cluster, as a person with a kubeconfig reaches them.
+// Agents are the agents of a cluster, seen with a kubeconfig.
 type Agents struct {
 	client    kubernetes.Interface
 	namespace string
@@ -76,12 +76,12 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	return all, nil
 }
 
-// adviseForbidden says what else can be done by who has no right to read all, as in an agent's pod.
+// adviseForbidden adds advice to an error if the API server refused a right, as it does in an agent's pod.
 func adviseForbidden(err error, instead string) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	return fmt.Errorf("%w [the service account of a pod of Fairway may not: ask with your kubeconfig%s]", err, instead)
+	return fmt.Errorf("%w [a Fairway pod's service account lacks this right: use your kubeconfig%s]", err, instead)
 }
 
 func agentPod(o *corev1.Pod) AgentPod {
@@ -109,8 +109,7 @@ func agentPod(o *corev1.Pod) AgentPod {
 	return p
 }
 
-// Ask returns what an agent answers at a path of its health server: one request, which the
-// API server passes on.
+// Ask returns the agent's answer at a path of its health server. The API server forwards this one request.
 func (a *Agents) Ask(ctx context.Context, p AgentPod, path string) ([]byte, error) {
 	data, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, path, nil).DoRaw(ctx)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// The annotations of Services and Pods that say what the API has no field for. Those of
-// others are read so that a cluster can change its proxy without editing Services.
+// The annotations of Services and Pods for settings that the API has no field for. The annotations of other proxies are
+// read too, so that a cluster can change its proxy without editing Services.
 const (
 	annotationBalance   = "fairway.net/balance"
-	annotationWeights   = "fairway.net/weights"           // of a Service: "true" lets its pods' weights count
+	annotationWeights   = "fairway.net/weights"           // of a Service: "true" applies the weights of its pods
 	annotationWeight    = "fairway.net/weight"            // of a Pod
-	annotationClose     = "fairway.net/close-connections" // which TCP connections end with their endpoint
+	annotationClose     = "fairway.net/close-connections" // of a Service: which TCP connections end with their endpoint
 	annotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
-	annotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" lets routers hear how many each node has
-	annotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: which the node announces
+	annotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" announces the node's number of endpoints to routers
+	annotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: the addresses that the node announces
 	kubeRouterBalance   = "kube-router.io/service.scheduler"
 	ciliumBalance       = "service.cilium.io/lb-algorithm"
 )
@@ -32,24 +32,24 @@ const (
 	reasonUnknownAnnotation = "UnknownAnnotation"
 )
 
-// ownPrefix begins the keys of all annotations that are ours.
+// ownPrefix begins the keys of all our annotations.
 const ownPrefix = "fairway.net/"
 
-// ownAnnotations are all keys with ownPrefix that mean something on a Service, to any part of
-// Fairway; a test looks for those that are missing here.
+// ownAnnotations are the keys with ownPrefix that have an effect on a Service, in any part of Fairway. A test finds
+// missing keys.
 var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose, annotationEgress}
 
-// podAnnotations are those that mean something on a Pod.
+// podAnnotations are the keys with ownPrefix that have an effect on a Pod.
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
 
-// otherAnnotations are keys with ownPrefix that mean something on other objects.
+// otherAnnotations are the keys with ownPrefix that have an effect on other objects.
 var otherAnnotations = []string{annotationLink, annotationEndpointWeights, annotationAddresses}
 
-// mostUnknown bounds how many unknown keys of one object are named.
+// mostUnknown is the largest number of unknown keys that are reported for one object.
 const mostUnknown = 3
 
-// unknownAnnotations says which keys look as ours and mean nothing on an object of that kind,
-// on which own do: a misspelt one would otherwise be without effect, and without a word.
+// unknownAnnotations returns a message for each key with ownPrefix that has no effect on an object of this kind. own
+// are the keys with an effect. Without the message a misspelt key would silently do nothing.
 func unknownAnnotations(kind string, annotations map[string]string, own []string) (texts []string) {
 	var unknown []string
 	for key := range annotations {
@@ -74,7 +74,7 @@ func unknownAnnotations(kind string, annotations map[string]string, own []string
 	return texts
 }
 
-// objectOf names what an annotation of ours belongs on; empty: there is no such annotation.
+// objectOf returns the kind of object that has our annotation, as text; empty: we have no annotation of this key.
 func objectOf(key string) string {
 	switch {
 	case slices.Contains(ownAnnotations, key):
@@ -87,10 +87,10 @@ func objectOf(key string) string {
 	return ""
 }
 
-// bandwidthAnnotations are those of a Pod that the runtime reads, and hands to the CNI plugin.
+// bandwidthAnnotations are the annotations of a Pod that the container runtime passes to the CNI plugin.
 var bandwidthAnnotations = []string{"kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"}
 
-// misspeltBandwidth says which keys look as if they were to limit a pod's bandwidth, and do not.
+// misspeltBandwidth returns a message for each key that looks like a bandwidth limit and has no effect.
 func misspeltBandwidth(annotations map[string]string) (texts []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		prefix, name, _ := strings.Cut(key, "/")
@@ -112,8 +112,7 @@ func trimPrefixes(keys []string) (names []string) {
 	return names
 }
 
-// annotations reads a Service's annotations into svc. An invalid value counts as if
-// it were not there.
+// annotations reads a Service's annotations into svc. An invalid value is ignored and reported.
 func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 	read := func(key string) (string, bool) {
 		value, ok := o.Annotations[key]
@@ -130,7 +129,7 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		} else {
 			svc.Balance, svc.Balanced = a, true
 		}
-		break // ours before theirs
+		break // our annotation comes before the others
 	}
 	if value, ok := read(annotationWeights); ok {
 		switch value {
@@ -156,7 +155,7 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 	}
 }
 
-// egressOf reads which pods leave the cluster with a Service's address.
+// egressOf reads the annotation that lets pods leave the cluster with a Service's address.
 func egressOf(o *corev1.Service, value string, bad *problems) *service.Egress {
 	switch {
 	case o.Spec.Type != corev1.ServiceTypeLoadBalancer:
@@ -173,11 +172,11 @@ func egressOf(o *corev1.Service, value string, bad *problems) *service.Egress {
 	return nil
 }
 
-// annotationLimit is more than any value that makes sense has, in bytes: the API allows
-// 256 KiB, which would be in every message about it.
+// annotationLimit is longer than any valid value, in bytes. The API allows 256 KiB, which would be in every message
+// about the value.
 const annotationLimit = 64
 
-// readAnnotation returns the part of an annotation's text that is read.
+// readAnnotation returns the first bytes of an annotation, without surrounding space.
 func readAnnotation(value string) string {
 	if value = strings.TrimSpace(value); len(value) > annotationLimit {
 		return api.Cut(value, annotationLimit) + "…"

@@ -24,15 +24,15 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// Announced are the addresses of load balancers, as a person with a kubeconfig looks at them.
+// Announced are the load-balancer addresses of a cluster, seen with a kubeconfig.
 type Announced struct {
 	client           kubernetes.Interface
 	custom           dynamic.Interface
 	namespace, class string
 }
 
-// ConnectAnnounced makes a client. It sends nothing yet. namespace is that of the objects of metallb.io, class the
-// loadBalancerClass of Services that are ours; empty: those without one.
+// ConnectAnnounced makes a client. It sends nothing yet. namespace is the namespace of the metallb.io objects, and
+// class is the loadBalancerClass of our Services; empty: the Services without a class.
 func ConnectAnnounced(c Connection, namespace, class string) (*Announced, error) {
 	client, custom, err := ConnectBoth(c)
 	if err != nil {
@@ -41,8 +41,8 @@ func ConnectAnnounced(c Connection, namespace, class string) (*Announced, error)
 	return &Announced{client, custom, namespace, class}, nil
 }
 
-// Report reads the API server once. With names, NAMESPACE/NAME, it is about these Services and those that share
-// addresses with them.
+// Report reads the API server once. With names (NAMESPACE/NAME), it reports only these Services, and the Services that
+// share addresses with them.
 func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overview, error) {
 	var only []api.Name
 	for _, message := range names {
@@ -63,7 +63,8 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 		Peers:          allOf(ctx, &l, metallbKind(s, "bgppeers", convertBGPPeer)),
 		BFDProfiles:    allOf(ctx, &l, metallbKind(s, "bfdprofiles", convertBFDProfile)),
 		Communities:    allOf(ctx, &l, metallbKind(s, "communities", convertCommunity)),
-		// What only the speakers know, or read Secrets for, is as it should be: else their ConfigurationStates say so.
+		// Secrets and neighbours are known to the speakers only. Assume that they are right: if not, a
+		// ConfigurationState reports it.
 		Password:  func(string) (string, bool) { return "", true },
 		Unserved:  func(*announce.Service) string { return "" },
 		Neighbour: func(device string) netip.Addr { return netip.MustParseAddr("fe80::1").WithZone(device) },
@@ -93,7 +94,7 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 		of[one.Service] = append(of[one.Service], one)
 	}
 	in.Endpoints = func(name api.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
-	in.LocalEndpoints = func(api.Name, bool) int { return 0 } // how many does not decide whether
+	in.LocalEndpoints = func(api.Name, bool) int { return 0 } // the number of endpoints does not change the decision
 	held := a.holdings(ctx, &l, s)
 	standings, problems := a.states(ctx, &l, s, in.Nodes)
 	problems = append(problems, a.elsewhere(ctx, &l)...)
@@ -110,7 +111,8 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
 }
 
-// outsideAddrs are the addresses that balancers outside of the cluster have, such as an edge, and the Services that have them.
+// outsideAddrs maps the addresses of load balancers outside the cluster, for example an edge, to the Services that have
+// them.
 type outsideAddrs map[netip.Addr][]api.Name
 
 func (all outsideAddrs) add(name api.Name, ingress []corev1.LoadBalancerIngress) {
@@ -121,7 +123,7 @@ func (all outsideAddrs) add(name api.Name, ingress []corev1.LoadBalancerIngress)
 	}
 }
 
-// reports are sorted by address. With names, they are about these Services and those that share addresses with them.
+// reports returns the addresses, sorted. With names, it returns only the addresses of these Services.
 func (all outsideAddrs) reports(only []api.Name) (out []announce.AddressReport) {
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		names := all[a]
@@ -134,7 +136,7 @@ func (all outsideAddrs) reports(only []api.Name) (out []announce.AddressReport) 
 	return out
 }
 
-// holdings are what the speakers say that they announce.
+// holdings returns the addresses that the speakers report as announced.
 func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []announce.Holding) {
 	for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 		for _, h := range allOf(ctx, l, metallbKind(s, k.resource, func(o *unstructured.Unstructured) *announce.Holding {
@@ -153,7 +155,8 @@ func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []ann
 	return all
 }
 
-// states are what the ConfigurationStates say: how the speakers of these nodes stand, and what is wrong, both sorted.
+// states reads the ConfigurationStates. It returns the standings of the speakers on these nodes and the reported
+// problems, both sorted.
 func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []announce.Node) (standings []announce.Standing, problems []string) {
 	standings, problems = []announce.Standing{}, []string{}
 	for _, c := range allOf(ctx, l, metallbKind(s, "configurationstates", func(o *unstructured.Unstructured) *namedState {
@@ -163,7 +166,7 @@ func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []anno
 			problems = append(problems, c.name+": "+strings.ReplaceAll(c.Summary, "\n", "; "))
 		}
 		for _, one := range c.standings {
-			if slices.ContainsFunc(nodes, func(n announce.Node) bool { return n.Name == one.Node }) { // not gone
+			if slices.ContainsFunc(nodes, func(n announce.Node) bool { return n.Name == one.Node }) { // the node still exists
 				standings = append(standings, one)
 			}
 		}
@@ -175,8 +178,8 @@ func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []anno
 	return standings, problems
 }
 
-// elsewhere says which objects of metallb.io are in another namespace, where nobody reads them. The API server refuses them as long
-// as deploy/pools/policy.yaml is there; those of before it are left. Who may not list them hears nothing.
+// elsewhere reports the metallb.io objects in other namespaces, which have no effect. The API server refuses them since
+// deploy/pools/policy.yaml exists, but older objects remain. Without the right to list them there is no report.
 func (a *Announced) elsewhere(ctx context.Context, l *lists) (problems []string) {
 	for _, resource := range writtenKinds {
 		found, err := a.custom.Resource(metallbResource(resource)).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -189,7 +192,7 @@ func (a *Announced) elsewhere(ctx context.Context, l *lists) (problems []string)
 		}
 		for _, o := range found.Items {
 			if o.GetNamespace() != a.namespace {
-				problems = append(problems, fmt.Sprintf("%s %s/%s counts for nothing: objects of metallb.io count in namespace %s only [write it there]", o.GetKind(), o.GetNamespace(), o.GetName(), a.namespace))
+				problems = append(problems, fmt.Sprintf("%s %s/%s has no effect: metallb.io objects count only in namespace %s [move it there]", o.GetKind(), o.GetNamespace(), o.GetName(), a.namespace))
 			}
 		}
 	}
@@ -202,10 +205,10 @@ type namedState struct {
 	*speakerState
 }
 
-// lists keep the first error of several.
+// lists keeps the first error of several lists.
 type lists struct{ err error }
 
-// allOf lists a kind once. That the API server does not have it is no error: there are none.
+// allOf lists a kind once. If the API server does not have the kind, allOf returns no objects and no error.
 func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) (all []*V) {
 	if l.err != nil {
 		return nil

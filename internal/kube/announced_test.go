@@ -92,7 +92,7 @@ func TestAnnounced(t *testing.T) {
 		lines = append(lines, line)
 	}
 	got := strings.Join(append(lines, seen.Problems...), "\n")
-	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "L2Advertisement shop/lost counts for nothing", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
+	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "L2Advertisement shop/lost has no effect", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwithout %s", got, want)
 		}
@@ -110,7 +110,7 @@ func TestAnnounced(t *testing.T) {
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)
 	})
-	if _, err := a.Report(t.Context()); err == nil || !strings.Contains(err.Error(), "ask with your kubeconfig") {
+	if _, err := a.Report(t.Context()); err == nil || !strings.Contains(err.Error(), "use your kubeconfig") {
 		t.Errorf("without the rights: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// Labels of the objects that say what a node announces, MetalLB's.
+// The labels of a ServiceL2Status and a ServiceBGPStatus, with MetalLB's names.
 const (
 	labelAnnouncer        = "metallb.io/node"
 	labelServiceName      = "metallb.io/service-name"
@@ -26,17 +26,17 @@ const (
 	labelLimit            = 63
 )
 
-// mostBGPStatuses bounds the ServiceBGPStatuses of all nodes: every node announces every Service,
-// and the API server must not have so many objects.
+// mostBGPStatuses is the largest number of ServiceBGPStatuses in a cluster. Every node announces every Service, and so
+// many objects would be too much for the API server.
 const mostBGPStatuses = 10000
 
-// An announceKind is a kind of object that says what a node announces of a Service.
+// An announceKind describes ServiceL2Statuses or ServiceBGPStatuses.
 type announceKind struct {
 	resource, kind, prefix, protocol string
-	field                            string // of the status: a list
+	field                            string // the list in the status
 	item                             func(string) any
 	text                             func(any) string
-	limit                            int // of all nodes together; 0: as many as there are
+	limit                            int // objects of all nodes together; 0: no limit
 }
 
 var (
@@ -54,24 +54,24 @@ var (
 	}
 )
 
-// An announceStatus is what such an object says.
+// An announceStatus is the content of a ServiceL2Status or ServiceBGPStatus.
 type announceStatus struct {
 	api.Name
 	node string
 	by   []string // interfaces, or BGPPeers
-	// addrs are the addresses, separated by commas: an annotation that MetalLB's objects have not. Of two
-	// addresses of a Service each may be another node's.
+	// addrs are the addresses, separated by commas. They are in an annotation that MetalLB does not have: two addresses
+	// of a Service may be announced by two nodes.
 	addrs string
 }
 
-// An AnnouncedService is what a node announces of a Service: on which interfaces or to which BGPPeers.
+// An AnnouncedService is a Service that the node announces: on these interfaces, or to these BGPPeers.
 type AnnouncedService struct {
 	By    []string
 	Addrs []netip.Addr // sorted
 }
 
-// AnnounceStatuses keep an object for each Service that this node announces, as MetalLB does, and
-// none for others. Their owner is the Node, so that they go with it.
+// AnnounceStatuses keeps one object for each Service that this node announces, as MetalLB does. The owner of each
+// object is the Node, so the objects disappear with the Node.
 type AnnounceStatuses struct {
 	kind   announceKind
 	log    *slog.Logger
@@ -82,17 +82,16 @@ type AnnounceStatuses struct {
 	inform func(name api.Name, reason, message string)
 
 	mu        sync.Mutex
-	notified  map[api.Name]bool // which objects' Services have had their event
-	unwritten int               // Services without an object, at the last Set
+	notified  map[api.Name]bool // by object: the Service has had its event
+	unwritten int               // the number of Services without an object, at the last Set
 }
 
-// L2Statuses returns what writes ServiceL2Statuses. inform is told when the node begins to announce
-// a Service.
+// L2Statuses returns the writer of ServiceL2Statuses. It calls inform when the node begins to announce a Service.
 func (v *Speaker) L2Statuses(log *slog.Logger, inform func(name api.Name, reason, message string)) *AnnounceStatuses {
 	return v.statuses(l2Statuses, log, inform)
 }
 
-// BGPStatuses returns what writes ServiceBGPStatuses.
+// BGPStatuses returns the writer of ServiceBGPStatuses.
 func (v *Speaker) BGPStatuses(log *slog.Logger, inform func(name api.Name, reason, message string)) *AnnounceStatuses {
 	return v.statuses(bgpStatuses, log, inform)
 }
@@ -116,7 +115,7 @@ func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name ap
 	return a
 }
 
-// client is a client for the objects of a namespace.
+// client returns a client for the objects of a namespace.
 func (k announceKind) client(custom dynamic.Interface, namespace string) dynamic.ResourceInterface {
 	return custom.Resource(metallbResource(k.resource)).Namespace(namespace)
 }
@@ -126,7 +125,7 @@ func announcedBy(node string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: labelAnnouncer + "=" + labelValue(node)}
 }
 
-// read converts an object. What is malformed is written anew.
+// read converts an object. A malformed object is overwritten later.
 func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
 	text := func(field string) string { v, _, _ := unstructured.NestedString(o.Object, "status", field); return v }
 	s := &announceStatus{Name: api.Name{Namespace: text("serviceNamespace"), Name: text("serviceName")}, node: text("node"), addrs: o.GetAnnotations()[annotationAddresses]}
@@ -137,14 +136,14 @@ func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
 	return s
 }
 
-// Set says which Services the node announces.
+// Set replaces the Services that the node announces.
 func (a *AnnounceStatuses) Set(by map[api.Name]AnnouncedService) {
 	all := make([]api.Name, 0, len(by))
 	for name := range by {
 		all = append(all, name)
 	}
 	if most := a.kind.limit / max(1, a.nodes.Len()); a.kind.limit > 0 {
-		slices.SortFunc(all, api.Name.Compare) // all nodes leave out the same
+		slices.SortFunc(all, api.Name.Compare) // so that all nodes leave out equal Services
 		a.bounded(len(all)-most, most)
 		all = all[:min(len(all), max(1, most))]
 	}
@@ -166,19 +165,19 @@ func (a *AnnounceStatuses) Set(by map[api.Name]AnnouncedService) {
 	a.writer.SetAll(wants)
 }
 
-// bounded logs that Services have no object, when that begins.
+// bounded logs the first time that Services have no object.
 func (a *AnnounceStatuses) bounded(left, most int) {
 	a.mu.Lock()
 	was := a.unwritten
 	a.unwritten = max(0, left)
 	a.mu.Unlock()
 	if left > 0 && was == 0 {
-		a.log.Warn("there are too many Services for all of them to have an object of each node", "kind", a.kind.kind, "have", most, "without", left)
+		a.log.Warn("too many Services: some have no status object", "kind", a.kind.kind, "have", most, "without", left)
 	}
 }
 
-// Run writes until ctx ends, and removes the objects then, as far as that is quickly done: what is
-// left, the next speaker finds.
+// Run writes until ctx ends. Then it removes the objects, for a short time. The next speaker finds the remaining
+// objects.
 func (a *AnnounceStatuses) Run(ctx context.Context) error { return a.writer.Run(ctx) }
 
 // apply makes an object, or changes its status.
@@ -212,12 +211,12 @@ func (a *AnnounceStatuses) apply(ctx context.Context, object api.Name, want anno
 	return nil
 }
 
-// ownedByNode are the ownerReferences of what is to go with a Node.
+// ownedByNode returns ownerReferences that delete an object together with a Node.
 func ownedByNode(node, uid string) []any {
 	return []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}}
 }
 
-// ownUID returns the UID of this node's object; empty: it is not known.
+// ownUID returns the UID of this node's object; empty: unknown.
 func (v *Speaker) ownUID() string {
 	n, _ := v.nodes.Get(api.Name{Name: v.store.cfg.NodeName})
 	return deref(n, announce.Node{}).UID
@@ -227,13 +226,13 @@ func (a *AnnounceStatuses) remove(ctx context.Context, object api.Name) error {
 	return a.kind.client(a.store.cfg.Custom, object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{})
 }
 
-// nameOf returns what the object of a Service is called: MetalLB's begin so too.
+// nameOf returns the name of a Service's object. It begins like the names of MetalLB's objects.
 func (a *AnnounceStatuses) nameOf(name api.Name) api.Name {
 	sum := sha256.Sum256([]byte(strings.Join([]string{a.store.cfg.NodeName, name.Namespace, name.Name}, "/")))
 	return api.Name{Namespace: a.store.cfg.LoadBalancerNamespace, Name: fmt.Sprintf("%s-%x", a.kind.prefix, sum[:5])}
 }
 
-// labelValue returns a text as the value of a label, where it is too long with a hash for its end.
+// labelValue returns a text as a label's value. A text that is too long ends with its hash.
 func labelValue(text string) string {
 	if len(text) <= labelLimit {
 		return text

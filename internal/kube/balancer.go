@@ -15,8 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// The annotations by which Services ask for addresses, and what is written back: MetalLB's,
-// by their names of today and of yesterday.
+// MetalLB's annotations of Services, with the current and the old prefix.
 const (
 	metallbPrefix         = "metallb.io/"
 	metallbOldPrefix      = "metallb.universe.tf/"
@@ -25,41 +24,40 @@ const (
 	annotationShare       = "allow-shared-ip"
 	annotationFrom        = "ip-allocated-from-pool"
 	reasonOldPrefix       = "deprecatedAnnotation"
-	balancerOwner         = "fairway-addresses" // of what is written, in the API server's eyes
+	balancerOwner         = "fairway-addresses" // the field manager of the controller
 	requestLimit          = 256                 // bytes of an annotation that are read
 	maxRequestedAddresses = 2
 )
 
-// What becomes of packets to a load balancer's addresses (KEP-1860): they reach nodes unchanged, or
-// a balancer before the cluster gives them another destination.
+// The ipModes of a load balancer's addresses (KEP-1860): packets reach nodes unchanged, or the load balancer has
+// replaced their destination before they reach the cluster.
 const (
 	IPModeVIP   = corev1.LoadBalancerIPModeVIP
 	IPModeProxy = corev1.LoadBalancerIPModeProxy
 )
 
-// A Balancer is what the controller needs to know of a Service of type LoadBalancer, or of one
-// that was.
+// A Balancer is a Service of type LoadBalancer, or a Service that had this type, with the parts that the controller
+// needs.
 type Balancer struct {
 	ipam.Service
 	status balancerStatus
-	old    []string // the annotations that it has by their names of yesterday
+	old    []string // the annotations with MetalLB's old prefix
 	local  bool     // externalTrafficPolicy Local
 }
 
-// A balancerStatus is the controller's part of a Service: the status, an annotation and the
-// finalizer. It is compared by reflection.
+// A balancerStatus is the controller's part of a Service: status, annotation and finalizer. It is compared by
+// reflection.
 type balancerStatus struct {
 	Addrs []netip.Addr
-	Mode  corev1.LoadBalancerIPMode // of all Addrs; empty: there are none, or others of another mode
-	Ports []service.CheckedPort     // those that were checked, of all addresses alike; of pools where a node claims one
+	Mode  corev1.LoadBalancerIPMode // of all Addrs; empty: no addresses, or several modes
+	Ports []service.CheckedPort     // the checked ports, equal for all addresses; with pools only if a node claims an address
 	Pool  string
 	Held  bool // by our finalizer
-	// Leaving are nodes' addresses that are served, and not named to new clients any more (ServiceLB).
+	// Leaving are nodes' addresses that still serve, although clients are no longer told about them (ServiceLB).
 	Leaving []netip.Addr
 }
 
-// balancersKind reads all Services, since a Service may be another proxy's and still of our
-// class.
+// balancersKind reads all Services, because a Service of our class may belong to another proxy.
 func balancersKind(c kubernetes.Interface, class string) kind[*corev1.Service, Balancer] {
 	return kind[*corev1.Service, Balancer]{
 		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
@@ -67,8 +65,8 @@ func balancersKind(c kubernetes.Interface, class string) kind[*corev1.Service, B
 	}
 }
 
-// ConvertBalancer cuts a Service to what decides about its addresses; nil: it is not of our
-// class, or never was of type LoadBalancer.
+// ConvertBalancer returns the parts of a Service that decide about its addresses; nil: the Service is not of our class,
+// or never was of type LoadBalancer.
 func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 	if deref(o.Spec.LoadBalancerClass, "") != class {
 		return nil
@@ -92,7 +90,8 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 	}
 	if o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		b.local = true
-		// The pods of another namespace are others, whatever the selector says; and what has no selector has no pods to share.
+		// Equal selectors in two namespaces select different pods. A Service without a selector shares no pods with
+		// another Service.
 		b.Backing = o.Namespace + "/" + labels.Set(o.Spec.Selector).String()
 		if len(o.Spec.Selector) == 0 {
 			b.Backing += " of " + o.Name
@@ -102,19 +101,19 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 	return b
 }
 
-// readStatus reads what the status says, and what of it is ours.
+// readStatus reads the status, and our part of it.
 func (b *Balancer) readStatus(o *corev1.Service) {
 	mixed := false
 	for _, i := range o.Status.LoadBalancer.Ingress {
 		a, err := parseAddr(i.IP)
 		if err != nil {
-			continue // a hostname is another balancer's
+			continue // a hostname comes from another load balancer
 		}
 		switch m := deref(i.IPMode, IPModeVIP); {
 		case len(b.status.Addrs) == 0:
 			b.status.Mode = m
 		case m != b.status.Mode:
-			mixed = true // what we write has one mode
+			mixed = true // our statuses have one mode
 			continue
 		}
 		b.status.Addrs = append(b.status.Addrs, a)
@@ -131,17 +130,19 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 	b.status.Held = HeldByBalancer(o)
 }
 
-// BalancerFinalizer is what the controller holds each Service by that it gave an address to. Other load balancers use it too.
+// BalancerFinalizer is the finalizer of each Service with an address from the controller. Other load balancers use it
+// too.
 const BalancerFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// HeldByBalancer reports whether our controller holds a Service, which cannot be deleted then before the controller lets go of it.
+// HeldByBalancer reports whether our controller holds a Service. A held Service cannot be deleted before the controller
+// releases it.
 func HeldByBalancer(o metav1.Object) bool {
 	return slices.Contains(o.GetFinalizers(), BalancerFinalizer) && slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), BalancerFinalizer)
 	})
 }
 
-// readFamilies reads the address families of the ClusterIPs: the load balancer's are the same.
+// readFamilies reads the address families of the ClusterIPs. The load balancer's addresses get equal families.
 func (b *Balancer) readFamilies(o *corev1.Service) {
 	var bad problems
 	for _, a := range clusterIPs(o, &bad) {
@@ -157,7 +158,7 @@ func (b *Balancer) readFamilies(o *corev1.Service) {
 	}
 }
 
-// readRequest reads what the Service asks for.
+// readRequest reads the pool, the addresses and the sharing key that the Service asks for.
 func (b *Balancer) readRequest(o *corev1.Service) {
 	read := func(key string) string {
 		text, ok := o.Annotations[metallbPrefix+key]

@@ -27,8 +27,8 @@ func newBalancerWriter(log *slog.Logger, s *Store, balancers *Feed[Balancer]) *b
 	return w
 }
 
-// current returns what a Service's status says, for the comparison with what is wanted: our
-// annotation counts only where there is an address.
+// current returns a Service's status, for the comparison with the wanted status. Our annotation only counts if the
+// Service has an address.
 func (w *balancerWriter) current(name api.Name) (balancerStatus, bool) {
 	b, ok := w.balancers.Get(name)
 	if !ok {
@@ -49,7 +49,7 @@ func (w *balancerWriter) apply(ctx context.Context, name api.Name, want balancer
 		"status":   want.status(),
 	}
 	if b, ok := w.balancers.Get(name); ok && !b.Wanted && len(b.status.Addrs) == 0 {
-		delete(body, "status") // another type has none
+		delete(body, "status") // Services of other types have no such status
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
 	return all
 }
 
-// reportDecision reports what has happened to a Service to its owner.
+// reportDecision reports a decision to the Service's owner.
 func reportDecision(log *slog.Logger, events *Recorder, d ipam.Decision) {
 	for _, e := range d.Events {
 		attrs := []any{"service", d.Name.String(), "reason", e.Reason, "message", e.Message}

@@ -14,24 +14,23 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// passwordSecretType is the type of the Secrets that a BGPPeer may name, as with MetalLB, and
-// passwordKey where they have the password.
+// passwordSecretType is the type of the Secrets that a BGPPeer may name, as in MetalLB. passwordKey is their key with
+// the password.
 const (
 	passwordSecretType = corev1.SecretTypeBasicAuth
 	passwordKey        = corev1.BasicAuthPasswordKey
 )
 
-// speakerOwner is the field manager of what a speaker writes.
+// speakerOwner is the field manager of the speakers.
 const speakerOwner = "fairway-speaker"
 
-// BGP is a subscription to all that decides what a node announces to routers. It shares what a
-// Speaker reads, and has a gate of its own: what L2 waits for, and what BGP waits for, do not hold
-// up each other.
+// BGP is a subscription to the input of the BGP announcements. It shares the feeds of a Speaker and has its own gate,
+// so that missing BGP objects do not delay layer 2.
 type BGP struct {
 	*Subscription
 	speaker *Speaker
 	secrets *Feed[password]
-	states  *Feed[speakerState] // ours only
+	states  *Feed[speakerState] // of this node only
 	state   *StatusWriter[configState]
 	name    api.Name // of our ConfigurationState
 	config  configMetrics
@@ -39,7 +38,7 @@ type BGP struct {
 
 type password struct{ text string }
 
-// SubscribeBGP returns the subscription of a speaker's BGP.
+// SubscribeBGP returns the BGP subscription of a speaker.
 func (v *Speaker) SubscribeBGP() *BGP {
 	s := v.store
 	b := &BGP{Subscription: s.subscribe("speaker: BGP"), speaker: v}
@@ -62,7 +61,7 @@ func (v *Speaker) SubscribeBGP() *BGP {
 	return b
 }
 
-// openState makes what writes the ConfigurationState of the node's speaker.
+// openState makes the writer of this speaker's ConfigurationState.
 func (b *BGP) openState() {
 	s := b.speaker.store
 	b.name = s.stateOfSpeaker(s.cfg.NodeName)
@@ -89,7 +88,7 @@ func (b *BGP) openState() {
 	b.states.onSettle(func() { b.state.Changed(b.name) })
 }
 
-// applyState writes the ConfigurationState. Its owner is the Node, so that it goes with it.
+// applyState writes the ConfigurationState. Its owner is the Node, so it disappears with the Node.
 func (b *BGP) applyState(ctx context.Context, name api.Name, c configState, how metav1.ApplyOptions) error {
 	s := b.speaker.store
 	meta := labelled(map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName})
@@ -99,11 +98,10 @@ func (b *BGP) applyState(ctx context.Context, name api.Name, c configState, how 
 	return s.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how, meta, map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
-// Run writes what Report says until ctx ends, which is no error.
+// Run writes the reported state until ctx ends, which is no error.
 func (b *BGP) Run(ctx context.Context) error { return b.state.Run(ctx) }
 
-// Report lets the ConfigurationState of the node's speaker say what BGPPeers ask for that is not
-// done, and which BGPAdvertisements make no sense.
+// Report writes the problems of BGPPeers and BGPAdvertisements into this speaker's ConfigurationState.
 func (b *BGP) Report(problems []announce.PeerProblem) {
 	var all []string
 	for _, p := range problems {
@@ -134,11 +132,10 @@ func (b *BGP) Report(problems []announce.PeerProblem) {
 	b.state.Set(b.name, state)
 }
 
-// Metrics say whether the speaker could read what MetalLB's objects ask for, and whether all of it is right.
+// Metrics reports whether the metallb.io objects have been read, and whether all of them are valid.
 func (b *BGP) Metrics() prometheus.Collector { return &b.config }
 
-// BGP returns what decides, as it is now. Whose node it is, and what its kernel holds, the
-// caller knows.
+// BGP returns the current input of the BGP decision. The caller adds its node and the state of its kernel.
 func (b *BGP) BGP() announce.BGPInput {
 	v := b.speaker
 	return announce.BGPInput{

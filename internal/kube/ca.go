@@ -13,27 +13,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// caAge is for how long the CAs of a file are trusted without reading it again.
+// caAge is the longest time between two reads of the CA file.
 const caAge = 5 * time.Minute
 
-// A caTransport trusts an API server whose certificate a CA in a file has signed. When it shows a
-// certificate of another CA, and the file holds others by now, the request is sent once more: an
-// agent need not start again when the cluster's CA is replaced. client-go's transport reads the file
-// every five minutes, whatever the API server shows.
+// A caTransport trusts an API server if a CA in a file has signed the server's certificate. After an unknown
+// certificate it reads the file again and repeats the request, so an agent need not restart when the cluster's CA is
+// replaced. client-go's transport reads the file every five minutes only.
 type caTransport struct {
 	path string
 
 	mu   sync.Mutex
 	base http.RoundTripper
-	cas  []byte    // what base trusts, as the file has it
-	read time.Time // when the file was read last
+	cas  []byte    // the CAs that base trusts
+	read time.Time // the time of the last read
 }
 
 func newCATransport(base http.RoundTripper, path string, cas []byte) *caTransport {
 	return &caTransport{path: path, base: base, cas: cas, read: time.Now()}
 }
 
-// current returns what sends requests; failed is what the API server's certificate was just refused by, if any.
+// current returns the transport for a request. failed is the transport that just refused the API server's certificate;
+// nil: none.
 func (t *caTransport) current(failed http.RoundTripper) http.RoundTripper {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +43,7 @@ func (t *caTransport) current(failed http.RoundTripper) http.RoundTripper {
 	t.read = time.Now()
 	cas, err := os.ReadFile(t.path)
 	if err != nil || bytes.Equal(cas, t.cas) {
-		return t.base // what there was may still do
+		return t.base // keep the previous CAs
 	}
 	next, err := rest.TransportFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: cas}})
 	if err != nil {
@@ -76,5 +76,5 @@ func (t *caTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return next.RoundTrip(r)
 }
 
-// WrappedRoundTripper is by what client-go finds the transport below.
+// WrappedRoundTripper lets client-go find the transport below.
 func (t *caTransport) WrappedRoundTripper() http.RoundTripper { return t.current(nil) }

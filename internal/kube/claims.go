@@ -12,19 +12,19 @@ import (
 
 const reasonClaimed = "AddressClaimed"
 
-// An allocation is what the allocator gave a Service, and which claims of nodes were reported.
+// An allocation is the status that a Service gets, and the claims of nodes that were reported.
 type allocation struct {
 	status   balancerStatus
 	reported map[nodeClaim]bool
 }
 
-// A nodeClaim is an address that a node says is its own.
+// A nodeClaim is an address that a node claims as its own.
 type nodeClaim struct {
 	node string
 	addr netip.Addr
 }
 
-// next is what a Service is given now; of its addresses it remembers what was reported. g may be nil.
+// next returns the next allocation of a Service. Equal addresses keep their reported claims. g may be nil.
 func (g *allocation) next(status balancerStatus) *allocation {
 	n := &allocation{status, map[nodeClaim]bool{}}
 	if g != nil && slices.Equal(g.status.Addrs, status.Addrs) {
@@ -33,7 +33,7 @@ func (g *allocation) next(status balancerStatus) *allocation {
 	return n
 }
 
-// claimants returns by address the node that says that it is its own; of several, the first by name.
+// claimants maps each address to the node that claims it. If several nodes claim an address, the first name counts.
 func (s *Store) claimants() map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for _, n := range s.nodes.All() {
@@ -46,10 +46,10 @@ func (s *Store) claimants() map[netip.Addr]string {
 	return all
 }
 
-// publish has what a Service was given written to its status. Agents refuse a load balancer's address that a node
-// says is its own, and a kubelet says what it likes. So a Service that had the address before keeps it: its
-// status names its ports from then on, but those of nodes' own programs, and at these the agents serve it
-// (decision 14). They stay named, so that a node that says this now and then interrupts nothing again.
+// publish queues the status of a Service. Agents refuse a load-balancer address that a node claims, and a kubelet may
+// claim any address. A Service that had the address before the claim keeps it: its status then lists its ports, and
+// agents serve the address at these ports (decision 14). Ports of the nodes' own programs are not listed. The ports
+// stay listed after the claim has ended, so that a repeated claim interrupts nothing.
 func (a *Addresses) publish(name api.Name) {
 	g := a.allocations[name]
 	b, ok := a.balancers.Get(name)
@@ -75,7 +75,7 @@ func (a *Addresses) publish(name api.Name) {
 	a.writer.Set(name, g.status)
 }
 
-// checked returns the ports at which no program of a node's own listens.
+// checked returns the ports at which no program of a node listens.
 func (a *Addresses) checked(ports []ipam.Port) (out []service.CheckedPort) {
 	for _, p := range ports {
 		if !ipam.Taken(a.programPorts, p.Port) {
@@ -86,10 +86,10 @@ func (a *Addresses) checked(ports []ipam.Port) (out []service.CheckedPort) {
 }
 
 func (a *Addresses) reportClaim(name api.Name, c nodeClaim) {
-	message := fmt.Sprintf("Node %s says that %v is its own, which this Service had first: it keeps it, but for ports of nodes' own programs [look at the Node's status.addresses: "+
+	message := fmt.Sprintf("Node %s claims the address %v, which this Service had first. The Service keeps it, except for ports of the nodes' own programs [look at the Node's status.addresses: "+
 		"its kubelet is wrong or hostile, or an IPAddressPool has nodes' addresses]", c.node, c.addr)
 	a.log.Warn("a node claims a load-balancer address", "node", c.node, "service", name.String(), "address", c.addr.String())
 	p := api.Problem{Reason: reasonClaimed, Message: message}
 	a.events.Event(name, p)
-	a.events.NodeEvent(c.node, p.Reason, fmt.Sprintf("status.addresses names %v, which Service %v had first: the Service keeps it [correct what the kubelet reports, or take nodes' addresses out of IPAddressPools]", c.addr, name))
+	a.events.NodeEvent(c.node, p.Reason, fmt.Sprintf("status.addresses names %v, which Service %v had first: the Service keeps it [correct the kubelet's report, or take nodes' addresses out of IPAddressPools]", c.addr, name))
 }

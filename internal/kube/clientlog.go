@@ -7,8 +7,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// quietly returns a logger for client-go, which logs through the context. The messages
-// that demote selects become debug messages.
+// quietly returns a logger for client-go, which logs through the context. Messages for which demote returns true become
+// debug messages.
 func quietly(log *slog.Logger, demote func(message string) bool) logr.Logger {
 	return logr.FromSlogHandler(quietHandler{log.Handler(), demote})
 }

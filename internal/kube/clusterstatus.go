@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// The conditions of a ClusterNetworkPolicy and their reasons: the API names none. These are the names that Kubernetes
-// had for NetworkPolicies (KEP-2943; docs/decisions/0035).
+// The conditions of a ClusterNetworkPolicy and their reasons. The API defines no names, so they have the names that
+// Kubernetes once had for NetworkPolicies (KEP-2943, docs/decisions/0035).
 const (
 	conditionAccepted       = "Accepted"
 	conditionPartialFailure = "PartialFailure"
@@ -25,34 +25,34 @@ const (
 	reasonInvalid           = "Invalid"
 )
 
-// policyStatusOwner is the owner of those conditions, in the API server's eyes.
+// policyStatusOwner is the field manager of these conditions.
 const policyStatusOwner = "fairway-policies"
 
-// conditionMessageLimit is what the API server accepts as a condition's message, in bytes.
+// conditionMessageLimit is the API server's limit for a condition's message, in bytes.
 const conditionMessageLimit = 32768
 
-// A condition is one of ours, without the time since when it is so.
+// A condition is one of our conditions, without its transition time.
 type condition struct {
 	Type, Status, Reason, Message string
-	Generation                    int64 // of the object, when this was said
+	Generation                    int64 // of the object that was read
 }
 
-// A policyStatus is what the status of a ClusterNetworkPolicy says, and what it is to say.
+// A policyStatus is the current and the wanted status of a ClusterNetworkPolicy.
 type policyStatus struct {
 	have, want []condition
-	since      map[condition]string // type and status alone: when a condition became so
+	since      map[condition]string // by type and status: the transition time
 }
 
-// PolicyStatuses keep the conditions of ClusterNetworkPolicies: whether they are understood here. They say nothing about
-// single nodes. It is the controller's: one at a time.
+// PolicyStatuses writes the conditions of ClusterNetworkPolicies: whether this version understands them. The conditions
+// say nothing about single nodes. Only the elected controller runs it.
 type PolicyStatuses struct {
 	store  *Store
 	feed   *Feed[policyStatus]
 	writer *StatusWriter[[]condition]
 }
 
-// NewPolicyStatuses returns what writes them, on a store that must run too and has Config.Custom. A cluster without that
-// kind is not waited for.
+// NewPolicyStatuses returns the writer of these conditions. The store must run too, and needs Config.Custom. The writer
+// does not wait for an absent kind.
 func NewPolicyStatuses(log *slog.Logger, s *Store) *PolicyStatuses {
 	p := &PolicyStatuses{store: s}
 	p.feed = open(s, kind[*unstructured.Unstructured, policyStatus]{
@@ -78,7 +78,7 @@ func NewPolicyStatuses(log *slog.Logger, s *Store) *PolicyStatuses {
 // Run writes until ctx ends, which is no error.
 func (p *PolicyStatuses) Run(ctx context.Context) error { return p.writer.Run(ctx) }
 
-// convertPolicyStatus reads what a status says and computes what it is to say.
+// convertPolicyStatus reads the current status and computes the wanted status.
 func convertPolicyStatus(o *unstructured.Unstructured) *policyStatus {
 	s := &policyStatus{want: conditionsOf(ConvertClusterPolicy(o), o.GetGeneration()), since: map[condition]string{}}
 	var status struct {
@@ -89,7 +89,7 @@ func convertPolicyStatus(o *unstructured.Unstructured) *policyStatus {
 		err = runtime.DefaultUnstructuredConverter.FromUnstructured(m, &status)
 	}
 	if err != nil {
-		return s // what cannot be read is written anew
+		return s // an unreadable status is overwritten
 	}
 	for _, c := range status.Conditions {
 		if c.Type != conditionAccepted && c.Type != conditionPartialFailure {
@@ -101,7 +101,7 @@ func convertPolicyStatus(o *unstructured.Unstructured) *policyStatus {
 	return s
 }
 
-// conditionsOf says how far a policy is understood, in the order of the conditions' types.
+// conditionsOf returns the conditions of a policy, sorted by type.
 func conditionsOf(p *networkpolicy.ClusterPolicy, generation int64) []condition {
 	reason, text := reasonFeature, api.Cut(strings.Join(p.Problems, "; "), conditionMessageLimit)
 	if p.Invalid {
@@ -114,12 +114,12 @@ func conditionsOf(p *networkpolicy.ClusterPolicy, generation int64) []condition 
 		return []condition{{conditionAccepted, "False", reason, text, generation}}
 	}
 	return []condition{
-		{conditionAccepted, "True", reasonPartlyAccepted, "it is enforced but for what " + conditionPartialFailure + " says", generation},
+		{conditionAccepted, "True", reasonPartlyAccepted, "it is enforced except for the parts in " + conditionPartialFailure, generation},
 		{conditionPartialFailure, "True", reason, text, generation},
 	}
 }
 
-// apply writes the conditions by server-side apply: those of other owners stay.
+// apply writes the conditions by server-side apply. The conditions of other owners stay.
 func (p *PolicyStatuses) apply(ctx context.Context, name api.Name, want []condition, how metav1.ApplyOptions) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	was, _ := p.feed.Get(name)

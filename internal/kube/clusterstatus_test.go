@@ -87,8 +87,8 @@ func TestPolicyStatuses(t *testing.T) {
 	stop := runStoppable(t, p.Run)
 	for name, want := range map[string]string{
 		"good":  "Accepted True Accepted 1: it is enforced as it is written\n",
-		"names": "Accepted True PartiallyAccepted 3: it is enforced but for what PartialFailure says\nPartialFailure True FeatureNotSupported 3: egress[0]: domainNames are not supported",
-		"block": "Accepted True PartiallyAccepted 1: it is enforced but for what PartialFailure says\nPartialFailure True Invalid 1: egress[0]: a peer is not understood: it denies everything\n",
+		"names": "Accepted True PartiallyAccepted 3: it is enforced except for the parts in PartialFailure\nPartialFailure True FeatureNotSupported 3: egress[0]: domainNames are not supported",
+		"block": "Accepted True PartiallyAccepted 1: it is enforced except for the parts in PartialFailure\nPartialFailure True Invalid 1: egress[0]: a peer is not understood: it denies everything\n",
 		"tier":  "Accepted False FeatureNotSupported 1: tier \"Middle\" is not known: it selects no pod\n",
 	} {
 		until(t, "the status of "+name, func() bool { text, _ := conditionsIn(t, custom, name); return strings.HasPrefix(text, want) })

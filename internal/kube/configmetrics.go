@@ -6,8 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// configMetrics are what a ConfigurationState says, by the names that MetalLB's alerts ask for. Zero value: nothing was read
-// yet. Where MetalLB goes on with what was valid as a whole, ours goes on with each object that is.
+// configMetrics exports the content of a ConfigurationState, with the metric names that MetalLB's alerts use. The zero
+// value: no objects have been read. MetalLB keeps its last valid configuration as a whole, Fairway keeps each valid
+// object.
 type configMetrics struct {
 	mu    sync.Mutex
 	state configState

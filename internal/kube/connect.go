@@ -21,31 +21,29 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A Connection says how to reach the API server. The zero value is that of a pod with
-// a service account.
+// A Connection is the way to the API server. The zero value uses the pod's service account.
 type Connection struct {
 	Kubeconfig string // path of a kubeconfig file; empty: the pod's service account
-	Context    string // of the kubeconfig; empty: its current one
-	// Person lets a connection without Kubeconfig and Master, outside a pod, be kubectl's:
-	// $KUBECONFIG or ~/.kube/config. An agent must not find one by accident.
+	Context    string // context of the kubeconfig; empty: the current context
+	// Person allows kubectl's kubeconfig ($KUBECONFIG or ~/.kube/config), outside a pod and without Kubeconfig and
+	// Master. An agent must not find one by accident.
 	Person bool
-	Master string // URL of the API server; empty: as the above say
-	// QPS and Burst limit our own requests; zero means client-go's defaults.
+	Master string // URL of the API server; empty: from the kubeconfig or the pod
+	// QPS and Burst limit our requests; zero: client-go's defaults.
 	QPS   float32
 	Burst int
-	// ContentType is what we speak; empty means protobuf, which costs the API server
-	// and us the least.
+	// ContentType is the encoding of requests; empty: protobuf, which costs the API server and us the least.
 	ContentType string
-	// UserAgent names us in the API server's logs; empty means client-go's default.
+	// UserAgent is our name in the API server's logs; empty: client-go's default.
 	UserAgent string
-	// AllowHTTP accepts an API server without TLS that is not on this machine. Whoever is
-	// on the way to it can say what all Services are.
+	// AllowHTTP accepts an API server without TLS on another machine. An attacker on the path to this server can change
+	// all Services.
 	AllowHTTP bool
 }
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// serviceAccount is where the kubelet mounts a pod's credentials.
+// serviceAccount is the directory in which the kubelet mounts a pod's credentials.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Connect makes a client. It reads files but sends nothing yet.
@@ -64,14 +62,13 @@ func Connect(c Connection) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// noticeDeadConnections lets a connection on which nothing comes count as dead after 15 s. A
-// watch says nothing for a long time, and if its server's machine has died, nothing comes that
-// would end it; client-go takes 45 s. It reads the times from the environment only, where
-// users may have set others.
+// noticeDeadConnections ends a silent connection after 15 s. A healthy watch may be silent for a long time, and a dead
+// machine sends nothing that ends the connection. client-go waits 45 s. It reads the times only from the environment,
+// where users may have set other values.
 func noticeDeadConnections() error {
 	for name, seconds := range map[string]string{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", // until a ping is sent
-		"HTTP2_PING_TIMEOUT_SECONDS":      "5",  // until it must be answered
+		"HTTP2_PING_TIMEOUT_SECONDS":      "5",  // until the ping must be answered
 	} {
 		if _, set := os.LookupEnv(name); set {
 			continue
@@ -121,17 +118,17 @@ func (c Connection) checkMaster() error {
 	return nil
 }
 
-// checkTLS refuses an API server that is asked in the clear over a network.
+// checkTLS refuses an API server without TLS on another machine.
 func (c Connection) checkTLS(cfg *rest.Config) error {
 	u, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil || u.Scheme == "https" || c.AllowHTTP {
-		return nil // what is no URL at all, the client refuses
+		return nil // the client refuses an invalid URL
 	}
 	host := u.Hostname()
 	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("API server %s has no TLS: whoever is on the way to it can change all Services [use https://, or --allow-http-api-server]", u)
+	return fmt.Errorf("API server %s has no TLS: an attacker on the path to it can change all Services [use https://, or --allow-http-api-server]", u)
 }
 
 func (c Connection) fromFile(string) (*rest.Config, error) {
@@ -145,7 +142,7 @@ func (c Connection) fromFile(string) (*rest.Config, error) {
 	return c.fromConfig(file, c.Kubeconfig)
 }
 
-// fromPerson reads the files that kubectl would.
+// fromPerson reads kubectl's files.
 func (c Connection) fromPerson(string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.WarnIfAllMissing = false
@@ -172,9 +169,8 @@ func (c Connection) fromConfig(file *clientcmdapi.Config, path string) (*rest.Co
 	return cfg, nil
 }
 
-// fromPod uses the service account's token and CA. With Master they are sent there:
-// the address that a pod is given is a Service's, and until a proxy runs on the node
-// no packet gets there.
+// fromPod uses the service account's token and CA. With Master, requests go there instead of the Service's address that
+// the pod was given: without a proxy on the node, packets to a Service's address get nowhere.
 func (c Connection) fromPod(account string) (*rest.Config, error) {
 	cfg := &rest.Config{Host: c.Master}
 	if cfg.Host == "" {
@@ -188,7 +184,7 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 		cfg.Host = "https://" + host + ":" + port
 	}
 	if strings.HasPrefix(cfg.Host, "http://") {
-		return cfg, nil // a token must not travel in the clear
+		return cfg, nil // a token must not travel unencrypted
 	}
 	token := filepath.Join(account, "token")
 	if _, err := os.ReadFile(token); err != nil {
@@ -206,8 +202,7 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// withoutPath takes the file's name, which the message already has, from an error of
-// package os.
+// withoutPath removes the file's name from an error of package os, because the message has it already.
 func withoutPath(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -216,7 +211,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// Reach finds out whether there is an API server at a connection.
+// Reach reports an error if no API server answers at a connection.
 func Reach(ctx context.Context, c Connection) error {
 	client, err := Connect(c)
 	if err != nil {

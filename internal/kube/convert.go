@@ -16,23 +16,22 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// The reasons of the problems that a converter finds.
+// The reasons of the converters' problems.
 const (
 	reasonAddress  = "InvalidAddress"
 	reasonPort     = "InvalidPort"
 	reasonProtocol = "InvalidProtocol"
 )
 
-// problems collects what a converter leaves out, up to service.ProblemLimit.
+// problems collects the parts that a converter leaves out, at most service.ProblemLimit.
 type problems []api.Problem
 
 func (p *problems) add(reason, format string, args ...any) {
 	*p = api.AddProblem(*p, reason, format, args...)
 }
 
-// ConvertService cuts a Service to what the model knows. Headless Services and those
-// of type ExternalName come out without ClusterIPs and ports: a node does nothing
-// for them.
+// ConvertService converts a Service to the model. Headless Services and Services of type ExternalName have no
+// ClusterIPs and ports in the model, because a node does nothing for them.
 func ConvertService(o *corev1.Service) *service.Service {
 	svc := &service.Service{
 		Name:          api.Name{Namespace: o.Namespace, Name: o.Name},
@@ -59,7 +58,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 	return svc
 }
 
-// created is when the object was made, in seconds since 1970; 0 if unknown.
+// created returns the creation time, in seconds since 1970; 0: unknown.
 func created(t metav1.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -67,7 +66,7 @@ func created(t metav1.Time) int64 {
 	return max(t.Unix(), 0)
 }
 
-// affinity returns how long a client stays at its endpoint, 0 if it need not.
+// affinity returns the time that a client stays at its endpoint; 0: no affinity.
 func affinity(spec corev1.ServiceSpec) time.Duration {
 	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		return 0
@@ -76,7 +75,7 @@ func affinity(spec corev1.ServiceSpec) time.Duration {
 	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		seconds = *c.ClientIP.TimeoutSeconds
 	}
-	const day = 86400 // what the API server allows
+	const day = 86400 // the API server's limit
 	return time.Duration(min(max(seconds, 1), day)) * time.Second
 }
 
@@ -94,9 +93,9 @@ func addrs(texts []string, reason, what string, bad *problems) []netip.Addr {
 	return out
 }
 
-// balancerIPs returns the addresses that a load balancer sends packets to unchanged.
-// One of mode Proxy rewrites them to a node's or a pod's address, so packets to its
-// own address are still on their way to it and must not be caught (KEP-1860).
+// balancerIPs returns the addresses to which a load balancer sends packets unchanged. A load balancer of mode Proxy
+// replaces the destination by a node's or a pod's address. Packets to its own address are still on their way to it, so
+// the node must not catch them (KEP-1860).
 func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *problems) []netip.Addr {
 	var texts []string
 	for _, i := range ingress {
@@ -107,7 +106,7 @@ func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *problems) []netip.Ad
 	return addrs(texts, "InvalidLoadBalancerIP", "load balancer address", bad)
 }
 
-// checkedPorts returns the ports that all of a load balancer's addresses name without an error.
+// checkedPorts returns the ports that all addresses of a load balancer list without an error.
 func checkedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
 	var out []service.CheckedPort
 	for i, in := range ingress {
@@ -129,15 +128,14 @@ func checkedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
 	return out
 }
 
-// sourceRanges reads loadBalancerSourceRanges. White space around a range is allowed,
-// as it always was. If none can be read no client is let in: an empty list would open
-// the address to everyone.
+// sourceRanges reads loadBalancerSourceRanges. White space around a range is allowed, as always in Kubernetes. If no
+// range is valid, no client is allowed: an empty list would open the address to all clients.
 func sourceRanges(texts []string, bad *problems) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {
 		p, ok := parsePrefix(strings.TrimSpace(text))
 		if !ok {
-			bad.add("InvalidSourceRange", "loadBalancerSourceRange %q is left out: it is no CIDR", text)
+			bad.add("InvalidSourceRange", "loadBalancerSourceRange %q is left out: it is not a CIDR", text)
 			continue
 		}
 		out = append(out, p)
@@ -154,7 +152,7 @@ func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
 	}
 	texts := o.Spec.ClusterIPs
 	if len(texts) == 0 && o.Spec.ClusterIP != "" {
-		texts = []string{o.Spec.ClusterIP} // written before ClusterIPs existed
+		texts = []string{o.Spec.ClusterIP} // an object from before the field ClusterIPs existed
 	}
 	var ips []netip.Addr
 	for _, text := range texts {
@@ -166,7 +164,7 @@ func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
 		case err != nil:
 			bad.add(reasonAddress, "clusterIP %v; it is left out", err)
 		case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast():
-			bad.add(reasonAddress, "clusterIP %q can belong to no Service; it is left out", text)
+			bad.add(reasonAddress, "clusterIP %q cannot belong to a Service; it is left out", text)
 		case slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == ip.Is4() }):
 			bad.add(reasonAddress, "clusterIP %q is the second of its family; it is left out", text)
 		default:
@@ -176,9 +174,8 @@ func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
 	return ips
 }
 
-// parseAddr reads an address as the API server does. Old objects may hold IPv4
-// numbers with leading zeros, which it has always read as decimal (KEP-4858), and
-// IPv4 addresses mapped into IPv6.
+// parseAddr reads an address as the API server does. Old objects may hold IPv4 numbers with leading zeros, which the
+// API server has always read as decimal (KEP-4858), and IPv4 addresses mapped into IPv6.
 func parseAddr(text string) (netip.Addr, error) {
 	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	if !ok {
@@ -204,7 +201,7 @@ func servicePorts(ports []corev1.ServicePort, bad *problems) []service.Port {
 		case validPort(p.NodePort):
 			q.NodePort = uint16(p.NodePort)
 		case p.NodePort != 0:
-			bad.add(reasonPort, "port %q has the nodePort %d, which is not in 1-65535; it gets none", p.Name, p.NodePort)
+			bad.add(reasonPort, "port %q has the nodePort %d, which is not in 1-65535; the port gets no nodePort", p.Name, p.NodePort)
 		}
 		out = append(out, q)
 	}
@@ -213,9 +210,8 @@ func servicePorts(ports []corev1.ServicePort, bad *problems) []service.Port {
 
 func validPort(n int32) bool { return n > 0 && n <= 65535 }
 
-// ConvertSlice cuts an EndpointSlice to what the model knows. Slices of type FQDN
-// come out without endpoints, for there is nothing a node could send packets to.
-// Service has an empty name if the slice belongs to none.
+// ConvertSlice converts an EndpointSlice to the model. Slices of type FQDN have no endpoints in the model, because a
+// node cannot send packets to a name. The field Service has an empty name if the slice belongs to no Service.
 func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
 	s := &service.Slice{Name: api.Name{Namespace: o.Namespace, Name: o.Name}}
 	if name := o.Labels[discoveryv1.LabelServiceName]; name != "" {
@@ -233,8 +229,7 @@ func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
 	return s
 }
 
-// slicePorts leaves out ports without a number: in the API they mean "all ports",
-// and no Service port can be matched with that.
+// slicePorts leaves out ports without a number. In the API they mean "all ports", which no Service port matches.
 func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort {
 	out := make([]service.SlicePort, 0, len(o.Ports))
 	for _, p := range o.Ports {
@@ -269,8 +264,7 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.Slic
 			bad.add(reasonAddress, "EndpointSlice %s: an endpoint has no address; it is left out", o.Name)
 			continue
 		}
-		// The API calls all addresses of an endpoint the same thing and asks
-		// consumers to use the first one alone.
+		// In the API, all addresses of an endpoint are equivalent, and consumers should use the first address only.
 		addr, err := endpointAddr(o.AddressType, e.Addresses[0])
 		if err != nil {
 			bad.add(reasonAddress, "EndpointSlice %s: endpoint %v; it is left out", o.Name, err)
@@ -293,8 +287,8 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.Slic
 		}
 		all = append(all, endpoint{ep, podName(o.Namespace, e.TargetRef)})
 	}
-	// In one order, whatever the controller's: what only moved has not changed, and Compile
-	// has less to sort.
+	// The order does not depend on the EndpointSlice controller: a slice with reordered endpoints counts as unchanged,
+	// and Compile sorts less.
 	slices.SortStableFunc(all, func(a, b endpoint) int { return a.Addr.Compare(b.Addr) })
 	out, pods := make([]service.SliceEndpoint, len(all)), make([]string, len(all))
 	for i, e := range all {
@@ -303,8 +297,8 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.Slic
 	return out, pods
 }
 
-// podName returns the name of the pod that an endpoint refers to, empty if it refers to
-// something else, or to a pod of another namespace.
+// podName returns the name of an endpoint's pod; empty: the endpoint refers to another kind of object, or to a pod of
+// another namespace.
 func podName(namespace string, ref *corev1.ObjectReference) string {
 	if ref == nil || ref.Kind != "Pod" || ref.Namespace != "" && ref.Namespace != namespace {
 		return ""
@@ -312,9 +306,8 @@ func podName(namespace string, ref *corev1.ObjectReference) string {
 	return ref.Name
 }
 
-// endpointAddr reads an endpoint's address. The special addresses are those that the
-// API server refuses too: they would lead into the node itself, or to its
-// provider's metadata server.
+// endpointAddr reads an endpoint's address. It refuses the special addresses that the API server refuses too: they
+// would lead into the node itself, or to the metadata server of its provider.
 func endpointAddr(kind discoveryv1.AddressType, text string) (netip.Addr, error) {
 	ip, err := parseAddr(text)
 	switch {
@@ -325,12 +318,12 @@ func endpointAddr(kind discoveryv1.AddressType, text string) (netip.Addr, error)
 	case ip.Is4() != (kind == discoveryv1.AddressTypeIPv4):
 		return netip.Addr{}, fmt.Errorf("%q is not of the addressType %s", text, kind)
 	case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast():
-		return netip.Addr{}, fmt.Errorf("%q can belong to no pod", text)
+		return netip.Addr{}, fmt.Errorf("%q cannot belong to a pod", text)
 	}
 	return ip, nil
 }
 
-// deref returns what p points at, or the value that the API gives to nil.
+// deref returns the value of p, or the default if p is nil.
 func deref[T any](p *T, or T) T {
 	if p == nil {
 		return or

@@ -12,8 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// The objects of policy.networking.k8s.io/v1alpha2 as they are written: the specs only, with the
-// names of the API's fields.
+// The specs of policy.networking.k8s.io/v1alpha2, with the names of the API's fields.
 
 type clusterPolicySpec struct {
 	Tier     string              `json:"tier"`
@@ -59,21 +58,21 @@ type clusterPorts struct {
 	} `json:"destinationPort"`
 }
 
-// A clusterConverter notes what it does not understand of one object.
+// A clusterConverter notes the parts of one object that it does not understand.
 type clusterConverter struct {
 	where   string
 	bad     []string
-	invalid bool // some of it would be no newer API's either
+	invalid bool // some part is not in a newer API either
 }
 
 func (c *clusterConverter) problem(format string, args ...any) {
 	c.bad = append(c.bad, c.where+": "+fmt.Sprintf(format, args...))
 }
 
-// ConvertClusterPolicy cuts a ClusterNetworkPolicy to what package policy needs. What is not
-// understood must not open what its author meant to close: a rule that accepts accepts less, one
-// that denies or passes denies everything, as the API asks for unknown peers. Without a subject
-// that is understood it selects no pod: to deny for all pods would stop the cluster.
+// ConvertClusterPolicy converts a ClusterNetworkPolicy to the model. A part that is not understood must not open
+// traffic that the author meant to close: an Accept rule then accepts less, and a Deny or Pass rule denies everything,
+// as the API demands for unknown peers. Without a valid subject the policy selects no pod, because a policy that denies
+// for all pods would stop the cluster.
 func ConvertClusterPolicy(o *unstructured.Unstructured) *networkpolicy.ClusterPolicy {
 	p := &networkpolicy.ClusterPolicy{Name: o.GetName(), UID: string(o.GetUID())}
 	var spec clusterPolicySpec
@@ -109,7 +108,7 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *networkpolicy.ClusterPo
 	return p
 }
 
-// rule reads a rule. The API server has checked that it has peers.
+// rule reads a rule. The API server has checked that the rule has peers.
 func (c *clusterConverter) rule(o *clusterPolicyRule) networkpolicy.ClusterRule {
 	r := networkpolicy.ClusterRule{Name: o.Name}
 	switch o.Action {
@@ -124,7 +123,7 @@ func (c *clusterConverter) rule(o *clusterPolicyRule) networkpolicy.ClusterRule 
 	all := slices.Concat(o.From, o.To)
 	peers, ok := c.peers(all)
 	if slices.ContainsFunc(all, func(p clusterPeer) bool { return len(p.DomainNames) > 0 }) && r.Action != networkpolicy.Accept {
-		ok = false // the API has them only for rules that accept
+		ok = false // the API has names only in rules that accept
 	}
 	if !ok && r.Action == networkpolicy.Accept {
 		c.problem("a peer is not understood: it accepts nothing")
@@ -148,7 +147,7 @@ func (c *clusterConverter) rule(o *clusterPolicyRule) networkpolicy.ClusterRule 
 	return r
 }
 
-// peers reads peers; not ok: at least one is not understood.
+// peers reads the peers of a rule. ok is false if at least one peer is not understood.
 func (c *clusterConverter) peers(all []clusterPeer) (out []networkpolicy.Peer, ok bool) {
 	ok = true
 	for i := range all {
@@ -181,7 +180,7 @@ func (c *clusterConverter) peers(all []clusterPeer) (out []networkpolicy.Peer, o
 	return out, ok
 }
 
-// ports reads what ports a rule is about; not ok: one is not understood.
+// ports reads the ports of a rule. ok is false if at least one port is not understood.
 func (c *clusterConverter) ports(all []clusterProtocol) (out []networkpolicy.Port, ok bool) {
 	ok = true
 	for _, o := range all {
@@ -194,7 +193,7 @@ func (c *clusterConverter) ports(all []clusterProtocol) (out []networkpolicy.Por
 		}
 		switch {
 		case o.DestinationNamedPort != "":
-			// The name is enough, whatever the protocol.
+			// A named port matches every protocol.
 			for _, p := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
 				out = append(out, networkpolicy.Port{Proto: p, Name: o.DestinationNamedPort})
 			}
@@ -217,8 +216,7 @@ func (c *clusterConverter) ports(all []clusterProtocol) (out []networkpolicy.Por
 	return out, ok
 }
 
-// convertPolicyNode cuts a Node to what package policy needs. Its names among the addresses are
-// nobody's peers.
+// convertPolicyNode converts a Node to the model. Its host names are left out, because they match no peer.
 func convertPolicyNode(o *corev1.Node) *networkpolicy.Node {
 	n := &networkpolicy.Node{Name: o.Name, Labels: o.Labels}
 	for _, a := range o.Status.Addresses {

@@ -14,9 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// ConvertPolicy cuts a NetworkPolicy to what package policy needs. The API server has checked
-// it and filled in the defaults. A part that makes no sense all the same allows nothing: a
-// policy must not open what its author meant to close.
+// ConvertPolicy converts a NetworkPolicy to the model. The API server has checked it and filled in the defaults. A part
+// that is invalid nevertheless allows nothing: a policy must not open traffic that its author meant to close.
 func ConvertPolicy(o *networkingv1.NetworkPolicy) *networkpolicy.Policy {
 	p := &networkpolicy.Policy{Name: api.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Selector: *policySelector(&o.Spec.PodSelector)}
 	intern(&p.Name.Namespace)
@@ -101,14 +100,13 @@ func policyPort(o networkingv1.NetworkPolicyPort) (p networkpolicy.Port, ok bool
 	return p, true
 }
 
-// policySelector reads a selector. A requirement that makes no sense matches nothing.
+// policySelector reads a selector. An invalid requirement matches nothing.
 func policySelector(o *metav1.LabelSelector) *api.Selector {
 	s := selector("", o, &problems{})
 	return &s
 }
 
-// ConvertPolicyPod cuts a Pod to what package policy needs. Labels are shared between pods
-// where they are the same words.
+// ConvertPolicyPod converts a Pod to the model. Pods with equal labels share the strings.
 func ConvertPolicyPod(o *corev1.Pod) *api.Pod {
 	p := &api.Pod{
 		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Node: o.Spec.NodeName,

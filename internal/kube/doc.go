@@ -1,42 +1,40 @@
-// Package kube is the edge to the Kubernetes API server: the only package that
-// knows client-go and the types of the Kubernetes API.
+// Package kube is the edge to the Kubernetes API server. Only this package and the packages below it know client-go and
+// the types of the Kubernetes API.
 //
 //	API server ─ list, watch ─→ trim ─→ Feed (one a kind) ─→ Subscription (one a consumer)
 //	    ↑                      (Convert*)  Store owns them      gate, wake-up, dirty names
 //	    ├── Recorder ←── service.Problem
-//	    ├── StatusWriter ←── the status that an owner wants
+//	    ├── StatusWriter ←── the wanted statuses of an owner
 //	    └── Elect: one leader at a time
 //
-// It hides informers, selectors, API versions and every way in which an object can
-// be wrong. It promises:
-//   - Many consumers: each has a Subscription of its own, and what one takes no other
-//     misses. A kind is read from its first subscription on.
-//   - A gate for each consumer: it gets nothing before the first lists of the kinds that
-//     it needs are in (a proxy that programs half a cluster cuts off the other half), and
-//     it does not wait for a list that it does not need. No list is one that users'
-//     selectors ask for: the weights of pods come with EndpointSlices, by the controller. What is only optional is waited
-//     for as long as the API server does not refuse it, but at most a few seconds from the
-//     moment when the rest is in; then the consumer starts without it, the log names
-//     the effect, and the list is used when it comes.
-//   - Trimmed: an object is cut to what consumers need before it is stored.
-//   - Harmless: what cannot be read is left out and becomes a service.Problem, in
-//     words for the object's owner; no object makes the program fail.
-//   - Level, not edge: Take returns the names that changed, the getters return how
-//     things are now. A consumer that misses a wake-up misses nothing.
+// The package encapsulates informers, selectors, API versions and invalid objects. It promises:
+//   - Many consumers: each consumer has its own Subscription, which misses no change. A kind is read from its first
+//     subscription on.
+//   - A gate for each consumer: the consumer gets nothing before the first lists of its required kinds are complete. A
+//     proxy that programs half a cluster would cut off the other half. The gate does not wait for other kinds.
+//   - Optional kinds: the gate waits for them until the API server refuses them, at most a few seconds after the required
+//     lists. The consumer then starts without them, the log names the effect, and a late list is used when it comes.
+//   - Trimmed: an object is cut to the parts that consumers need before it is stored.
+//   - Harmless: an invalid part is left out and becomes an api.Problem, in words for the object's owner. No object makes
+//     the program fail.
+//   - Level, not edge: Take returns the names that changed, and the getters return the current objects. A consumer that
+//     misses a wake-up misses no change.
 //
-// What consumers need, and what they start without:
+// The kinds of each consumer:
 //
-//	consumer      waits for                    optional
-//	Services      services, endpointslices     nodes, servicecidrs
-//	nodes         nodes
-//	Announcements ipaddresspools, l2advertisements, bgpadvertisements, bgppeers,
-//	              bfdprofiles, communities (all of metallb.io)
-//	BGP           services, endpointslices, nodes, ipaddresspools, secrets
-//	              bgpadvertisements, bgppeers, communities
-//	Policies      networkpolicies, namespaces, pods
+//	consumer      waits for                       optional
+//	Services      services, endpointslices        nodes, servicecidrs
+//	nodes         nodes                           servicecidrs
+//	Edge          services, nodes                 (endpointslices are required if it sends to pods)
+//	Egress        services, pods
+//	Policies      networkpolicies, namespaces, pods, clusternetworkpolicies
+//	Announcements ipaddresspools, l2advertisements, bgpadvertisements, bgppeers, bfdprofiles, communities
+//	Speaker       services, endpointslices, nodes, configmaps, ipaddresspools, l2advertisements
+//	                                              bgpadvertisements, bgppeers
+//	BGP           services, endpointslices, nodes, ipaddresspools, bgpadvertisements, bgppeers, bfdprofiles, communities
+//	                                              secrets
 //
-// To read another kind: declare it (a kind: resource, client, selectors, and the function
-// that trims an object), open it in New, and give its consumer a Subscription that follows
-// and needs it. TestAnotherKind is an example. Custom resources work the same way, with a
-// dynamic client.
+// To read another kind, declare a kind (resource, client, selectors, and the function that trims an object). Open it, and
+// give its consumer a Subscription that follows and needs it. TestAnotherKind is an example. Custom resources work in the
+// same way, with a dynamic client.
 package kube

@@ -14,14 +14,14 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// drainPoll is how often it is asked what a node still announces.
+// drainPoll is the time between two reads of the node's announcements.
 const drainPoll = 200 * time.Millisecond
 
-// A Drain takes load balancers' addresses off a node, or lets it have them again.
+// A Drain moves load-balancer addresses away from a node, or allows them again.
 type Drain struct {
 	client    kubernetes.Interface
 	custom    dynamic.Interface
-	namespace string // of the objects of metallb.io
+	namespace string // of the metallb.io objects
 }
 
 // ConnectDrain makes a client. It sends nothing yet.
@@ -33,7 +33,7 @@ func ConnectDrain(c Connection, namespace string) (*Drain, error) {
 	return &Drain{client, custom, namespace}, nil
 }
 
-// Exclude sets the label that keeps load balancers off a node, or removes it.
+// Exclude sets or removes the label that keeps load balancers away from a node.
 func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 	value := any(nil)
 	if exclude {
@@ -48,9 +48,9 @@ func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 	return nil
 }
 
-// Wait waits until the node announces no Service, neither on its networks nor to routers, as its
-// ServiceL2Statuses and ServiceBGPStatuses say. left is called with how many there still are, when
-// that changes.
+// Wait returns when the node announces no Service, neither on its networks nor to routers. It reads the
+// ServiceL2Statuses and ServiceBGPStatuses. It calls left with the number of remaining Services when the number
+// changes.
 func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
 	last := -1
 	err := wait.PollUntilContextCancel(ctx, drainPoll, true, func(ctx context.Context) (bool, error) {

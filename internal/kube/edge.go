@@ -13,23 +13,22 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// An Edge is a subscription to all that a balancer outside of the cluster needs: Services of type
-// LoadBalancer, the nodes, and, if it sends to pods, EndpointSlices. It waits for all of them and
-// reads nothing else. Dirty names are those of Services; a change of the nodes is a wake-up
-// without a name.
+// An Edge is a subscription for a load balancer outside the cluster: to Services of type LoadBalancer, to the nodes,
+// and, if it sends packets to pods, to EndpointSlices. It waits for all of these lists. Dirty names are the names of
+// Services. A change of a node wakes the consumer without a name.
 type Edge struct {
 	Services
 	nodes *Feed[EdgeNode]
 }
 
-// An EdgeNode is what a balancer outside of the cluster needs to know of a node.
+// An EdgeNode is a node as a load balancer outside the cluster needs it.
 type EdgeNode struct {
 	service.Instance
 	Node
 }
 
-// SubscribeEdge returns a subscription to Services of a loadBalancerClass; of an empty one to
-// those without a class. pods says that EndpointSlices are read.
+// SubscribeEdge returns a subscription to the Services of a loadBalancerClass; empty: the Services without a class.
+// With pods it also reads EndpointSlices.
 func (s *Store) SubscribeEdge(class string, pods bool) *Edge {
 	c := s.cfg.Client
 	v := &Edge{Services: Services{Subscription: s.subscribe("edge"), store: s, feed: open(s, edgeServicesKind(c, class))}}
@@ -50,8 +49,7 @@ func (s *Store) SubscribeEdge(class string, pods bool) *Edge {
 	return v
 }
 
-// edgeServicesKind reads Services of type LoadBalancer, whichever proxy serves them in the
-// cluster.
+// edgeServicesKind reads Services of type LoadBalancer, including the Services of other proxies in the cluster.
 func edgeServicesKind(c kubernetes.Interface, class string) kind[*corev1.Service, service.Service] {
 	return kind[*corev1.Service, service.Service]{
 		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
@@ -60,8 +58,8 @@ func edgeServicesKind(c kubernetes.Interface, class string) kind[*corev1.Service
 	}
 }
 
-// convertEdgeService cuts a Service as ConvertService does, but with all addresses that its load
-// balancer has; nil: it is not of the class.
+// convertEdgeService works as ConvertService does, but keeps all addresses of the load balancer. It returns nil for a
+// Service of another class.
 func convertEdgeService(o *corev1.Service, class string) *service.Service {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer || deref(o.Spec.LoadBalancerClass, "") != class {
 		return nil
@@ -85,7 +83,7 @@ func convertEdgeNode(o *corev1.Node) *EdgeNode {
 	return n
 }
 
-// SubscribeNodes returns a subscription to the nodes alone.
+// SubscribeNodes returns a subscription to the nodes only.
 func (v *Edge) SubscribeNodes(consumer string) *Subscription {
 	sub := v.store.subscribe(consumer)
 	sub.need([]input{v.nodes.marks(sub)}, nil)
@@ -116,7 +114,7 @@ func (v *Edge) sorted() []*EdgeNode {
 	return all
 }
 
-// InCluster returns the addresses of nodes and of their pods.
+// InCluster returns the nodes' addresses and the pods' ranges.
 func (v *Edge) InCluster() (nodes []netip.Addr, pods []netip.Prefix) {
 	for _, n := range v.sorted() {
 		nodes, pods = append(nodes, n.Instance.Addrs...), append(pods, n.PodCIDRs...)

@@ -5,22 +5,21 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Egress is a subscription to all that decides which pods leave the cluster with a load balancer's address:
-// Services and all pods, which it waits for.
+// Egress is a subscription to the input of egress addresses: Services and all pods. It waits for both lists.
 type Egress struct {
 	*Subscription
 	store *Store
 }
 
-// SubscribeEgress returns a subscription to it.
+// SubscribeEgress returns a subscription to Services and pods.
 func (s *Store) SubscribeEgress() *Egress {
 	v := &Egress{Subscription: s.subscribe("egress addresses"), store: s}
 	v.need([]input{s.services.marks(v.Subscription), s.pods.marks(v.Subscription)}, nil)
 	return v
 }
 
-// Services are all of the cluster.
+// Services returns all Services.
 func (v *Egress) Services() []*service.Service { return v.store.services.All() }
 
-// Pods are all of the cluster.
+// Pods returns all pods.
 func (v *Egress) Pods() []*api.Pod { return v.store.pods.All() }

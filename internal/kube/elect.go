@@ -14,29 +14,27 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// An Election is a Lease for which processes stand. All fields but the durations and Standing
-// are required.
+// An Election is a Lease and its candidates. All fields except the durations and Standing are required.
 type Election struct {
 	Log             *slog.Logger
 	Client          kubernetes.Interface
 	Namespace, Name string // of the Lease
-	// Identity names this process, as no other that stands: the pod's name.
+	// Identity names this process, different from all candidates: the pod's name.
 	Identity string
-	// Duration is how long others wait for a leader that is silent, in whole seconds; a
-	// leader that cannot renew its Lease for Renew, which is less, stops; Retry is the
-	// time between two tries. Zero: 15 s, 10 s and 2 s, as Kubernetes' controllers.
+	// Duration is the time that candidates wait for a silent leader, in whole seconds. A leader that cannot renew its
+	// Lease for Renew, which is shorter, stops. Retry is the time between two tries. Zero: 15 s, 10 s and 2 s, as in
+	// Kubernetes' controllers.
 	Duration, Renew, Retry time.Duration
-	// Standing is told how it goes; nil: nobody is.
+	// Standing receives the state of the election; nil: unused.
 	Standing *Standing
 }
 
-// Elect runs lead while this process is the leader, until ctx ends, which is no error, or
-// lead returns by itself. It ends lead's context when the process is the leader no longer,
-// waits for lead to return, and stands again. The Lease is given back only after lead has
-// returned, so that the next leader meets no trace of this one.
+// Elect runs lead while this process is the leader, until ctx ends, which is no error, or lead returns by itself. When
+// the process is no longer the leader, Elect ends lead's context, waits until lead has returned, and is a candidate
+// again. It gives the Lease back only after lead has returned, so that two leaders never run at once.
 //
-// A Lease is no fence: a process that sleeps for longer than Duration finds out late that
-// another one leads. What lead writes must bear that.
+// A Lease is no fence: a process that slept for longer than Duration notices the next leader late. The writes of lead
+// must tolerate this.
 func Elect(ctx context.Context, e Election, lead func(context.Context) error) error {
 	e.Duration, e.Renew, e.Retry = cmp.Or(e.Duration, 15*time.Second), cmp.Or(e.Renew, 10*time.Second), cmp.Or(e.Retry, 2*time.Second)
 	for {
@@ -48,7 +46,7 @@ func Elect(ctx context.Context, e Election, lead func(context.Context) error) er
 	}
 }
 
-// term waits to be elected and leads once. lost says that the Lease was lost meanwhile.
+// term waits until the process is elected, and leads once. lost says that the Lease was lost meanwhile.
 func (e Election) term(ctx context.Context, lead func(context.Context) error) (lost bool, err error) {
 	started, returned := make(chan context.Context, 1), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -88,9 +86,9 @@ func (e Election) term(ctx context.Context, lead func(context.Context) error) (l
 	return term.Err() != nil, err
 }
 
-// boundedLock is a lock whose requests end: client-go would wait for a silent API server
-// for ever, and not notice that it answers again. And it is not given back before lead has
-// returned: client-go does so at once when it could not renew it in time.
+// boundedLock is a lock with a deadline for each request. client-go would wait for a silent API server forever, and
+// would not notice that the server answers again. boundedLock also keeps the Lease until lead has returned. client-go
+// gives the Lease back as soon as it cannot renew it in time.
 type boundedLock struct {
 	resourcelock.Interface
 	timeout  time.Duration

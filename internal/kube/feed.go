@@ -16,37 +16,34 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A kind declares one kind of API object: how it is listed and watched, and the value
-// V that is kept of each object. To read another kind, declare it and open it (doc.go).
+// A kind declares one kind of API object: the way to list and watch it, and the value V that the feed keeps of each
+// object. To read another kind, declare it and open it (doc.go).
 type kind[O metav1.Object, V any] struct {
-	name   string // the resource, as logs and metrics name it: "services"
+	name   string // the resource, in logs and metrics: "services"
 	object runtime.Object
-	client listWatcher        // of
-	only   metav1.ListOptions // its selectors count, the rest is ignored
-	// trim makes the value of an object; nil: the node has no use for the object. It runs
-	// while a list streams in, without a lock.
+	client listWatcher
+	only   metav1.ListOptions // only the selectors count
+	// trim returns the value of an object; nil: nothing of the object is needed. It runs without a lock, while a list
+	// streams in.
 	trim func(O) *V
-	// trigger returns when the change was caused, in nanoseconds since 1970; 0: unknown.
-	// nil: always unknown.
+	// trigger returns the time of the change's cause, in nanoseconds since 1970; 0: unknown. nil: always unknown.
 	trigger func(O) int64
-	// owner names the object that a value belongs to: the key of Feed.Of. nil: no index.
+	// owner returns the owner of a value, which is the key of Feed.Of. nil: no index.
 	owner func(*V) api.Name
-	// without is, for the log, what happens as long as this kind cannot be read.
+	// without is, for the log, the effect of a kind that cannot be read.
 	without string
-	// listed is called once, after the first list and without a lock; nil: nothing is.
+	// listed is called once, after the first list and without a lock. It may be nil.
 	listed func(*Feed[V])
-	// replaced is called without a lock for each new value; nil: nothing is.
+	// replaced is called for each new value, without a lock. It may be nil.
 	replaced func(*V)
 }
 
-// A Feed keeps all objects of one kind, each trimmed to a V, and notifies subscribers of
-// changes. It is the store behind a client-go reflector, instead of an informer: an
-// informer keeps a second queue of whole objects, which a cluster of 50,000 Services pays
-// for with memory.
+// A Feed keeps all objects of one kind, each trimmed to a V, and notifies subscribers of changes. It is the store of a
+// client-go reflector. An informer would keep a second queue of whole objects, which costs too much memory with 50,000
+// Services.
 //
-// Each feed has a lock of its own, so that a long list of one kind holds up no other kind.
-// Values are immutable, so that they can be handed out without a copy. All methods may be
-// called by any goroutine.
+// Each feed has its own lock, so a long list of one kind delays no other kind. Values are immutable, and are handed out
+// without a copy. All methods may be called by any goroutine.
 type Feed[V any] struct {
 	name, without string
 	log           *slog.Logger
@@ -61,19 +58,19 @@ type Feed[V any] struct {
 
 	mu         sync.Mutex
 	all        map[api.Name]*V
-	byOwner    map[api.Name][]*V // the lists are never changed in place
+	byOwner    map[api.Name][]*V // lists are never changed in place
 	followers  []func(name api.Name, old, new *V, trigger int64)
-	onProgress []func() // called when the feed gets further
+	onProgress []func() // called after each progress
 }
 
-// How far a feed is.
+// The progress of a feed.
 const (
 	notListed int32 = iota
 	refused         // the API server does not have the kind, or we have no right to read it
-	listed          // the first list is in
+	listed          // the first list is complete
 )
 
-// newFeed returns a feed that nothing fills yet.
+// newFeed returns an empty feed.
 func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
 	f := &Feed[V]{
 		name: k.name, without: k.without, log: log,
@@ -94,7 +91,7 @@ func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
 	return f
 }
 
-// Get returns the value of that name, if there is one.
+// Get returns the value with a name, and whether there is one.
 func (f *Feed[V]) Get(name api.Name) (*V, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,24 +117,22 @@ func (f *Feed[V]) Names() []api.Name {
 	return slices.Collect(maps.Keys(f.all))
 }
 
-// Of returns the values that belong to an owner, in no order. The caller must not change
-// the list.
+// Of returns the values of an owner, in no order. The caller must not change the list.
 func (f *Feed[V]) Of(owner api.Name) []*V {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byOwner[owner]
 }
 
-// Len returns how many values there are.
+// Len returns the number of values.
 func (f *Feed[V]) Len() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.all)
 }
 
-// follow calls changed for each value that there is, with old nil, and then for each
-// change; old or new may be nil, not both. changed runs with the feed's lock held: it may
-// mark subscriptions, but must not read the feed.
+// follow calls changed for each existing value, with old nil, and then for each change. At most one of old and new is
+// nil. The feed's lock is held: changed may mark subscriptions, but must not read the feed.
 func (f *Feed[V]) follow(changed func(name api.Name, old, new *V, trigger int64)) {
 	f.mu.Lock()
 	for name, v := range f.all {
@@ -150,21 +145,19 @@ func (f *Feed[V]) follow(changed func(name api.Name, old, new *V, trigger int64)
 	}
 }
 
-// marks lets a subscription mark the names of what changes, and returns the feed as its
-// gate sees it.
+// marks makes the subscription mark the names of changed objects. It returns the feed's side of a gate.
 func (f *Feed[V]) marks(s *Subscription) input {
 	f.follow(func(name api.Name, _, _ *V, _ int64) { s.mark(name, 0) })
 	return f.gates(s)
 }
 
-// gates returns the feed as the gate of a subscription sees it, which looks again when the feed
-// is listed or refused.
+// gates makes the subscription check its gate when the feed is listed or refused. It returns the feed's side of a gate.
 func (f *Feed[V]) gates(s *Subscription) input {
 	f.onSettle(s.check)
 	return f.input()
 }
 
-// put stores v (nil: gone) and reports whether that changed something. f.mu is held.
+// put stores v (nil: gone) and reports whether the stored value changed. f.mu is held.
 func (f *Feed[V]) put(name api.Name, v *V, trigger int64) bool {
 	old := f.all[name]
 	switch {
@@ -173,7 +166,7 @@ func (f *Feed[V]) put(name api.Name, v *V, trigger int64) bool {
 	case v == nil:
 		delete(f.all, name)
 	case old != nil && reflect.DeepEqual(old, v):
-		return false // only something that we do not keep has changed
+		return false // only unused parts of the object have changed
 	default:
 		f.all[name] = v
 	}
@@ -186,7 +179,7 @@ func (f *Feed[V]) put(name api.Name, v *V, trigger int64) bool {
 	return true
 }
 
-// index keeps byOwner. A value may move to another owner: labels can be edited.
+// index updates byOwner. A value may get another owner, because labels can be edited.
 func (f *Feed[V]) index(old, new *V) {
 	if old != nil {
 		owner := f.owner(old)
@@ -204,15 +197,14 @@ func (f *Feed[V]) index(old, new *V) {
 	}
 }
 
-// onSettle lets check be called when the feed is listed or refused, without a lock.
+// onSettle calls check, without a lock, when the feed is listed or refused.
 func (f *Feed[V]) onSettle(check func()) {
 	f.mu.Lock()
 	f.onProgress = append(f.onProgress, check)
 	f.mu.Unlock()
 }
 
-// setProgress notes how far the feed is and lets the gates that depend on it look again. A feed
-// that was listed stays so.
+// setProgress stores the progress and checks the gates that depend on it. A listed feed stays listed.
 func (f *Feed[V]) setProgress(progress int32) {
 	for {
 		was := f.progress.Load()
@@ -237,21 +229,20 @@ func (f *Feed[V]) setProgress(progress int32) {
 // refuse notes that the API server refuses to list the kind.
 func (f *Feed[V]) refuse() { f.setProgress(refused) }
 
-// input is a feed as a gate sees it.
+// input returns the feed's side of a gate.
 func (f *Feed[V]) input() input {
 	return input{f.name, f.without, f.progress.Load, f.Len}
 }
 
-// trimmed stands for an API object between the wire and the feed: while the first list
-// streams in, there are as many as the cluster has objects.
+// trimmed replaces an API object on its way to the feed. While the first list streams in, the memory holds one for each
+// object of the cluster.
 type trimmed[V any] struct {
 	name    api.Name
 	value   *V
 	trigger int64
 }
 
-// GetObjectMeta makes it a metav1.ObjectMetaAccessor: the reflector asks for the names of
-// what it collects.
+// GetObjectMeta implements metav1.ObjectMetaAccessor, because the reflector asks for the objects' names.
 func (t *trimmed[V]) GetObjectMeta() metav1.Object {
 	return &metav1.ObjectMeta{Namespace: t.name.Namespace, Name: t.name.Name}
 }

@@ -6,8 +6,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// feedStore is a Feed as the reflector fills it: cache.ReflectorStore and
-// cache.TransformingStore.
+// feedStore is the reflector's side of a Feed: cache.ReflectorStore and cache.TransformingStore.
 type feedStore[V any] struct{ *Feed[V] }
 
 // Transformer lets the reflector trim objects while a list streams in.
@@ -15,10 +14,10 @@ func (f feedStore[V]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return f.trimObject(obj) }
 }
 
-// Add is a part of cache.ReflectorStore.
+// Add implements cache.ReflectorStore.
 func (f feedStore[V]) Add(obj any) error { return f.Update(obj) }
 
-// Update is a part of cache.ReflectorStore.
+// Update implements cache.ReflectorStore.
 func (f feedStore[V]) Update(obj any) error {
 	t, err := f.trimObject(obj)
 	if err != nil {
@@ -33,7 +32,7 @@ func (f feedStore[V]) Update(obj any) error {
 	return nil
 }
 
-// Delete is a part of cache.ReflectorStore.
+// Delete implements cache.ReflectorStore.
 func (f feedStore[V]) Delete(obj any) error {
 	t, err := f.trimObject(obj)
 	if err != nil {
@@ -45,10 +44,9 @@ func (f feedStore[V]) Delete(obj any) error {
 	return nil
 }
 
-// Replace is a part of cache.ReflectorStore: the first list, and every later one
-// after a watch that could not be continued. What is in it as it was before has not
-// changed. Of a list that is doubted what is new is taken, and an error returned, so that
-// the reflector lists again; of one of another cluster nothing.
+// Replace implements cache.ReflectorStore. It receives the first list, and a later list after each watch that could not
+// be continued. Unchanged objects cause no change. Of a doubted list, Replace stores the new objects and returns an
+// error, so that the reflector lists again.
 func (f feedStore[V]) Replace(list []any, _ string) error {
 	seen := make(map[api.Name]*trimmed[V], len(list))
 	for _, obj := range list {
@@ -82,7 +80,7 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// overlap returns how many values there are, and how many of them a list has too.
+// overlap returns the number of values, and how many of them a list contains.
 func (f feedStore[V]) overlap(list map[api.Name]*trimmed[V]) (had, kept int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,6 +92,5 @@ func (f feedStore[V]) overlap(list map[api.Name]*trimmed[V]) (had, kept int) {
 	return len(f.all), kept
 }
 
-// Resync is a part of cache.ReflectorStore. There is nothing to repeat: Take is
-// level-triggered.
+// Resync implements cache.ReflectorStore. It does nothing, because Take is level-triggered.
 func (f feedStore[V]) Resync() error { return nil }

@@ -98,7 +98,7 @@ func TestWithoutOptional(t *testing.T) {
 				log := &testnet.Log{}
 				s := against(t, server, slog.New(slog.NewTextHandler(log, nil)))
 				takeUntil(t, s, svcName("web"))
-				if n := log.Count(`msg="starting without an optional list; it is used as soon as it is there" consumer=services kind=` + kinds[path]); n != 1 {
+				if n := log.Count(`msg="starting without an optional list; it is used when it arrives" consumer=services kind=` + kinds[path]); n != 1 {
 					t.Errorf("%d log lines say what is missing, want 1", n)
 				}
 				for p, kind := range kinds {

@@ -16,12 +16,12 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// buryAfter is how long a node must be dead before others remove what it said it announces: its
-// speaker may be being replaced.
+// buryAfter is the shortest time from a node's death to the removal of its objects, because its speaker may be
+// restarting.
 const buryAfter = 10 * time.Second
 
-// GoneStatuses remove the ServiceL2Statuses and ServiceBGPStatuses of nodes that their peers declare
-// dead, and what their speakers said of sessions and grants: of the speakers that are left the first one does it. A node that is back writes its own again.
+// GoneStatuses removes the ServiceL2Statuses and ServiceBGPStatuses of dead nodes, and the conditions that their
+// speakers wrote. The first living speaker does it. A node that comes back writes its objects again.
 type GoneStatuses struct {
 	log   *slog.Logger
 	store *Store
@@ -33,18 +33,18 @@ type GoneStatuses struct {
 	wake chan struct{}
 }
 
-// A death is a node's that is dead still.
+// A death is the state of a dead node.
 type death struct {
 	since  time.Time
 	buried bool
 }
 
-// GoneStatuses returns what removes them.
+// GoneStatuses returns the remover of dead nodes' objects.
 func (v *Speaker) GoneStatuses(log *slog.Logger) *GoneStatuses {
 	return &GoneStatuses{log: log, store: v.store, nodes: v.nodes, after: buryAfter, dead: map[string]*death{}, wake: make(chan struct{}, 1)}
 }
 
-// Set says which nodes are dead. It does not wait.
+// Set replaces the list of dead nodes. It does not wait.
 func (g *GoneStatuses) Set(dead []string) {
 	g.mu.Lock()
 	maps.DeleteFunc(g.dead, func(node string, _ *death) bool { return !slices.Contains(dead, node) })
@@ -77,7 +77,7 @@ func (g *GoneStatuses) Run(ctx context.Context) error {
 		due, next := g.due()
 		for node, d := range due {
 			if err := g.bury(ctx, node); err != nil {
-				g.log.Warn("cannot remove what a dead node said it announces, will try again", "node", node, "err", text.OneLine(err))
+				g.log.Warn("cannot remove the announcements of a dead node, will try again", "node", node, "err", text.OneLine(err))
 				continue
 			}
 			g.mu.Lock()
@@ -88,7 +88,7 @@ func (g *GoneStatuses) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the nodes whose objects this node removes now, and when to look again.
+// due returns the nodes to clean up now, and the time until the next check.
 func (g *GoneStatuses) due() (due map[string]*death, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +99,7 @@ func (g *GoneStatuses) due() (due map[string]*death, next time.Duration) {
 		}
 		wait := g.after - time.Since(d.since)
 		if wait <= 0 {
-			wait = g.after // if it fails; or another one does it, unless that dies too
+			wait = g.after // the next try, or another node's turn if the first node dies too
 			if g.first() {
 				due[node] = d
 			}
@@ -109,7 +109,7 @@ func (g *GoneStatuses) due() (due map[string]*death, next time.Duration) {
 	return due, next
 }
 
-// first reports whether this node is the first that is not dead. g.mu is held.
+// first reports whether this node is the first living node. g.mu is held.
 func (g *GoneStatuses) first() bool {
 	all := g.nodes.All()
 	slices.SortFunc(all, func(a, b *announce.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -133,7 +133,7 @@ func (g *GoneStatuses) bury(ctx context.Context, node string) error {
 			}
 		}
 		if n := len(list.Items); n > 0 {
-			g.log.Info("removed what a dead node said it announces", "node", node, "kind", k.kind, "objects", n)
+			g.log.Info("removed the announcements of a dead node", "node", node, "kind", k.kind, "objects", n)
 		}
 	}
 	if err := g.store.forgetStandings(ctx, g.store.stateOfSpeaker(node)); err != nil {

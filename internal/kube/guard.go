@@ -12,26 +12,25 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// errUnconfirmed tells the reflector that a list was not taken over, so that it lists again.
-var errUnconfirmed = errors.New("the list lacks most of what there was")
+// errUnconfirmed makes the reflector list again.
+var errUnconfirmed = errors.New("the list lacks most objects")
 
-// maxRetryPause is the most that is waited before a doubted list is asked for again, and with
-// it how long a node waits for the right one. A list that lacks most objects is short.
+// maxRetryPause is the longest pause before a doubted list is asked for again. This request is cheap, because a list
+// that lacks most objects is short.
 const maxRetryPause = 3 * time.Second
 
-// A guard keeps what a feed has when a later list lacks most of it, or is another cluster's,
-// until the API server has said the same for Config.EmptyAfter. It belongs to the goroutine
-// of the feed's reflector. A cluster always has something of each kind that is read (the API
-// server's own Service and its slice, this node, the ServiceCIDR kubernetes), so that an empty
-// list is doubted in a small cluster too.
+// A guard keeps the objects of a feed when a later list lacks most of them, until the API server has repeated this for
+// Config.EmptyAfter. It belongs to the goroutine of the feed's reflector. The API server itself always has at least one
+// object of each kind (its own Service and EndpointSlice, the ServiceCIDR kubernetes), so a nearly empty list is
+// doubted in a small cluster too.
 type guard struct {
 	log       *slog.Logger
 	kind      string
 	brake     service.Brake
-	pause     time.Duration // before the list is asked for again
+	pause     time.Duration // before the next list
 	problem   func(api.Name, api.Problem)
-	noteKept  func(objects int)   // notes how many objects a doubted list lacks
-	delayNext func(time.Duration) // makes the reflector wait before its next request
+	noteKept  func(objects int)   // stores the number of objects that a doubted list lacks
+	delayNext func(time.Duration) // delays the reflector's next request
 }
 
 func (s *Store) newGuard(kind string) *guard {
@@ -46,8 +45,8 @@ func (s *Store) newGuard(kind string) *guard {
 	}
 }
 
-// believe reports whether the objects that a list lacks are gone. The feed has had objects, and the list
-// has kept of them.
+// believe reports whether the objects that a list lacks are gone. had is the number of objects in the feed, kept the
+// number of these objects in the list.
 func (g *guard) believe(had, kept int) (believed bool) {
 	doubted := g.brake.Holds()
 	believed = g.brake.Believe(time.Now(), had, kept)

@@ -17,24 +17,24 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// An Inspection is what an attempt to reach the API server showed.
+// An Inspection is the result of a request to the API server.
 type Inspection struct {
 	Server  string
 	Version string
-	Took    time.Duration // of the first answer
-	Err     error         // why there was none
-	Addr    netip.Addr    // in Server; invalid if a name is there
+	Took    time.Duration // until the first answer
+	Err     error         // the reason why there was no answer
+	Addr    netip.Addr    // from Server; invalid if Server has a name
 	// ClusterIP says that Addr is the ClusterIP of the Service default/kubernetes.
 	ClusterIP bool
-	Ahead     time.Duration // of our clock before the server's, which has seconds only
-	Dated     bool          // the server told its time
-	// ServiceAccount says that the credentials are those of this pod.
+	Ahead     time.Duration // our clock minus the server's clock, which has whole seconds
+	Dated     bool          // the server sent its time
+	// ServiceAccount says that the credentials are the pod's service account.
 	ServiceAccount bool
-	Forbidden      []string // kinds that an agent reads and these credentials may not list
+	Forbidden      []string // kinds that an agent reads, and that these credentials may not list
 	NodeKnown      bool
 }
 
-// Inspect asks an API server, once, what matters to an agent on a node.
+// Inspect asks an API server, once, for the facts that an agent on a node depends on.
 func Inspect(ctx context.Context, c Connection, node string) (Inspection, error) {
 	cfg, err := c.restConfig(serviceAccount)
 	if err != nil {
@@ -57,7 +57,7 @@ func Inspect(ctx context.Context, c Connection, node string) (Inspection, error)
 	i := Inspection{Server: cfg.Host}
 	if u, err := url.Parse(cfg.Host); err == nil {
 		i.Addr, _ = netip.ParseAddr(u.Hostname())
-		i.ClusterIP = u.Hostname() != "" && u.Hostname() == os.Getenv("KUBERNETES_SERVICE_HOST") // until the server says better
+		i.ClusterIP = u.Hostname() != "" && u.Hostname() == os.Getenv("KUBERNETES_SERVICE_HOST") // until the server's answer says more
 	}
 	i.ServiceAccount = c.Kubeconfig == "" && !c.Person
 	start := time.Now()
@@ -74,7 +74,7 @@ func Inspect(ctx context.Context, c Connection, node string) (Inspection, error)
 	return i, nil
 }
 
-// read finds out what these credentials may list, and what the answers say.
+// read finds out which kinds these credentials may list, and reads the node.
 func (i *Inspection) read(ctx context.Context, client kubernetes.Interface, node string) {
 	few := metav1.ListOptions{Limit: 1}
 	note := func(kind string, err error) bool {

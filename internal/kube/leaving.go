@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// conditionLeaving is the condition of a Service with nodes' own addresses (ServiceLB) that says which of them clients are
-// not to use any more, and agents serve all the same: those of nodes whose last endpoint terminates. It is in the status,
-// which nobody but the controller may write, and its message is the addresses.
+// conditionLeaving is a condition of a Service with nodes' own addresses (ServiceLB). Its message lists the addresses
+// that agents still serve and that new clients should not use: the addresses of nodes on which the last endpoint
+// terminates. The condition is in the status, which only the controller may write.
 const (
 	conditionLeaving = "fairway.net/LeavingAddresses"
 	reasonLeaving    = "EndpointsTerminate"
@@ -32,7 +32,7 @@ func leavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {
 	return addrs
 }
 
-// conditions are those of a status that are ours; nil removes what was.
+// conditions returns our conditions of a status; nil removes them.
 func (s balancerStatus) conditions() []metav1.Condition {
 	if len(s.Leaving) == 0 {
 		return nil
@@ -44,8 +44,8 @@ func (s balancerStatus) conditions() []metav1.Condition {
 	return []metav1.Condition{{Type: conditionLeaving, Status: metav1.ConditionTrue, Reason: reasonLeaving, Message: strings.Join(texts, " "), LastTransitionTime: metav1.Time{Time: time.Now()}}}
 }
 
-// servedIPs are the addresses of a load balancer that a node serves: those that clients are told, and nodes' own that they are
-// not told any more.
+// servedIPs returns the load-balancer addresses that a node serves: the published addresses, and the nodes' addresses
+// that are no longer published.
 func servedIPs(o *corev1.Service, bad *problems) []netip.Addr {
 	return append(balancerIPs(o.Status.LoadBalancer.Ingress, bad), leavingAddrs(o.Status.Conditions)...)
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// metallbGroup is the API group of the objects that administrators write for load-balancer
-// addresses: those of MetalLB, so that they need not be written again.
+// metallbGroup is the API group of the objects that describe load-balancer addresses. It is MetalLB's group, so that
+// administrators need not write the objects again.
 const metallbGroup = "metallb.io"
 
-// ConnectBoth makes a client for Kubernetes' own objects and one for custom resources. It sends nothing yet.
+// ConnectBoth makes a client for built-in objects and a client for custom resources. It sends nothing yet.
 func ConnectBoth(c Connection) (kubernetes.Interface, dynamic.Interface, error) {
 	client, err := Connect(c)
 	if err != nil {
@@ -36,14 +36,14 @@ func ConnectCustom(c Connection) (dynamic.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := dynamic.NewForConfig(cfg) // it speaks JSON, whatever the ContentType
+	client, err := dynamic.NewForConfig(cfg) // dynamic clients use JSON, even with another ContentType
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, text.OneLine(err))
 	}
 	return client, nil
 }
 
-// metallbResource is a kind of metallb.io in the version that is read and written.
+// metallbResource returns the version of a metallb.io kind that Fairway reads and writes.
 func metallbResource(resource string) schema.GroupVersionResource {
 	version := "v1beta1"
 	if resource == "bgppeers" {
@@ -52,8 +52,8 @@ func metallbResource(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: metallbGroup, Version: version, Resource: resource}
 }
 
-// metallbKind declares a kind of metallb.io. Only the objects of one namespace are read, as
-// MetalLB does: who may write there decides what the cluster announces.
+// metallbKind declares a kind of metallb.io. As in MetalLB, only the objects of one namespace count, because a user
+// with write access to these objects controls all announcements.
 func metallbKind[V any](s *Store, resource string, trim func(*unstructured.Unstructured) *V) kind[*unstructured.Unstructured, V] {
 	return kind[*unstructured.Unstructured, V]{
 		name: resource, object: &unstructured.Unstructured{}, trim: trim,
@@ -85,16 +85,15 @@ func openMetallb(s *Store) metallb {
 	}
 }
 
-// Announcements is a subscription to the objects of metallb.io, all of which it waits for.
-// Dirty names are those of any kind: the getters return how things are now. What they return
-// is in no order.
+// Announcements is a subscription to the objects of metallb.io. It waits for all kinds. Dirty names are the names of
+// objects of any kind. The getters return the current objects, in no order.
 type Announcements struct {
 	*Subscription
 	feeds metallb
 }
 
-// SubscribeAnnouncements returns a subscription for a consumer, which the log calls by that
-// name. The Store needs Config.Custom for it.
+// SubscribeAnnouncements returns a subscription for a consumer with this name in the log. The Store needs
+// Config.Custom.
 func (s *Store) SubscribeAnnouncements(consumer string) *Announcements {
 	sub, f := s.subscribe(consumer), s.metallb
 	sub.need([]input{
@@ -106,17 +105,17 @@ func (s *Store) SubscribeAnnouncements(consumer string) *Announcements {
 // Pools returns the IPAddressPools.
 func (a *Announcements) Pools() []*ipam.Pool { return a.feeds.pools.All() }
 
-// L2Advertisements returns all of them.
+// L2Advertisements returns the L2Advertisements.
 func (a *Announcements) L2Advertisements() []*announce.L2Advertisement { return a.feeds.l2.All() }
 
-// BGPAdvertisements returns all of them.
+// BGPAdvertisements returns the BGPAdvertisements.
 func (a *Announcements) BGPAdvertisements() []*announce.BGPAdvertisement { return a.feeds.bgp.All() }
 
-// BGPPeers returns all of them.
+// BGPPeers returns the BGPPeers.
 func (a *Announcements) BGPPeers() []*announce.BGPPeer { return a.feeds.peers.All() }
 
-// BFDProfiles returns all of them.
+// BFDProfiles returns the BFDProfiles.
 func (a *Announcements) BFDProfiles() []*announce.BFDProfile { return a.feeds.bfd.All() }
 
-// Communities returns all of them.
+// Communities returns the Communities.
 func (a *Announcements) Communities() []*announce.Community { return a.feeds.communities.All() }

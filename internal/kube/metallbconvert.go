@@ -15,13 +15,13 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// linkByEndpoints is the value of the annotation that lets routers hear how many endpoints a node has.
+// linkByEndpoints is the value of annotationLink that announces a node's number of endpoints to routers.
 const linkByEndpoints = "endpoints"
 
-// reasonConfiguration is the reason of what is wrong in an object of metallb.io.
+// reasonConfiguration is the reason of problems in metallb.io objects.
 const reasonConfiguration = "InvalidConfiguration"
 
-// readSpec reads the spec of a custom resource. Its schema may be another one than ours.
+// readSpec reads the spec of a custom resource. The cluster's schema may differ from ours.
 func readSpec(o *unstructured.Unstructured, spec any, bad *problems) {
 	m, _, err := unstructured.NestedMap(o.Object, "spec")
 	if err == nil {
@@ -32,7 +32,7 @@ func readSpec(o *unstructured.Unstructured, spec any, bad *problems) {
 	}
 }
 
-// selectors reads label selectors. One that makes no sense matches nothing.
+// selectors reads label selectors. An invalid selector matches nothing.
 func selectors(field string, all []metav1.LabelSelector, bad *problems) []api.Selector {
 	var out []api.Selector
 	for i := range all {
@@ -164,7 +164,7 @@ func convertBGPPeer(o *unstructured.Unstructured) *announce.BGPPeer {
 		DisableMP: spec.DisableMP, DualStackAddressFamily: spec.DualStackAddressFamily,
 	}
 	if p.PeerPort == 0 {
-		p.PeerPort = 179 // as BGP says; v1beta1 has no default
+		p.PeerPort = 179 // BGP's port; v1beta1 has no default
 	}
 	if spec.ConnectTime != nil {
 		p.ConnectTime = spec.ConnectTime.Duration
@@ -175,7 +175,7 @@ func convertBGPPeer(o *unstructured.Unstructured) *announce.BGPPeer {
 	return p
 }
 
-// bgpTimers fills in the times that are not given, from each other or as RFC 4271 suggests.
+// bgpTimers computes missing times from each other, or takes the values that RFC 4271 suggests.
 func bgpTimers(hold, keepalive *metav1.Duration) (time.Duration, time.Duration) {
 	switch {
 	case hold != nil && keepalive != nil:
@@ -188,7 +188,7 @@ func bgpTimers(hold, keepalive *metav1.Duration) (time.Duration, time.Duration) 
 	return 90 * time.Second, 30 * time.Second
 }
 
-// checkPeer finds what the CRD's rules refuse too: the CRD may be another one than ours.
+// checkPeer repeats the checks of our CRD, because the cluster may have another CRD.
 func checkPeer(p *announce.BGPPeer, bad *problems) {
 	for _, rule := range []struct {
 		broken  bool

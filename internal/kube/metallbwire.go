@@ -2,8 +2,8 @@ package kube
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// The objects of metallb.io as they are written: the specs only, with the names of the API's
-// fields. Pointers are fields whose absence means something else than their zero value.
+// The specs of metallb.io objects, with the names of the API's fields. A field is a pointer if its absence differs from
+// its zero value.
 
 type ipAddressPoolSpec struct {
 	Addresses         []string `json:"addresses"`
@@ -41,8 +41,8 @@ type bgpAdvertisementSpec struct {
 	Peers                  []string               `json:"peers"`
 }
 
-// bgpPeerSpec is v1beta2's; that of v1beta1 has some of its fields, with the same names and
-// meanings, so that the API server converts it by its name alone (docs/decisions/0016).
+// bgpPeerSpec is the spec of v1beta2. The API server converts between v1beta1 and v1beta2 by name alone, because the
+// fields of v1beta1 have equal names and meanings (docs/decisions/0016).
 type bgpPeerSpec struct {
 	MyASN          uint32                 `json:"myASN"`
 	PeerASN        uint32                 `json:"peerASN"`

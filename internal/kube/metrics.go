@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics say how reading from the API server goes, by kind of object.
+// metrics count the requests and objects of each kind.
 type metrics struct {
 	failures *prometheus.CounterVec
 	retained *prometheus.GaugeVec
@@ -26,7 +26,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// failed returns what counts a failure.
+// failed returns the function that counts a failure.
 func (m *metrics) failed(kind string) func() { return m.failures.WithLabelValues(kind).Inc }
 
 // Describe implements prometheus.Collector.
@@ -37,8 +37,8 @@ func (s *Store) Describe(out chan<- *prometheus.Desc) {
 	out <- s.metrics.objects
 }
 
-// Collect implements prometheus.Collector: for each kind whether it is listed, how many
-// objects are kept, and how often the API server did not answer.
+// Collect implements prometheus.Collector. It returns for each kind whether it is listed, the number of objects, and
+// the number of failed requests.
 func (s *Store) Collect(out chan<- prometheus.Metric) {
 	s.metrics.failures.Collect(out)
 	s.metrics.retained.Collect(out)

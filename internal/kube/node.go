@@ -11,43 +11,40 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// taintToBeDeleted is put on a node by the cluster autoscaler before it removes the
-// machine: load balancers must use another one by then (KEP-3836).
+// taintToBeDeleted is the taint that the cluster autoscaler sets before it removes the machine. Load balancers must use
+// another node by then (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// maxNodeAddrs are the addresses of a node that count: every other node looks at each, and a kubelet may
-// write as many into its node's status as the API server takes.
+// maxNodeAddrs is the number of a node's addresses that count. A kubelet may write any number of addresses into its
+// Node, and every other node reads them.
 const maxNodeAddrs = 64
 
-// A Node is what the agent needs to know of a Kubernetes node. It is immutable.
+// A Node is a Kubernetes node with the parts that the agent needs. It is immutable.
 type Node struct {
 	Name    string
-	Zone    string // its label topology.kubernetes.io/zone; empty: none
+	Zone    string // label topology.kubernetes.io/zone; empty: no zone
 	Created time.Time
-	// Addrs are the node's own addresses, the best one of each family first: its
-	// InternalIPs, then its ExternalIPs.
+	// Addrs are the node's own addresses: InternalIPs, then ExternalIPs. The first address of each family is the best.
 	Addrs []netip.Addr
-	// PodCIDRs are what its pods' addresses are taken from; empty until the cluster
-	// has given it any.
+	// PodCIDRs are the ranges of its pods' addresses; empty until the cluster assigns ranges.
 	PodCIDRs []netip.Prefix
-	// WireGuardKey is its annotation AnnotationWireGuardKey; empty: none.
+	// WireGuardKey is the annotation AnnotationWireGuardKey; empty: no key.
 	WireGuardKey string
-	// Eligible: load balancers may send it traffic: it is not about to be
-	// deleted.
+	// Eligible says that load balancers may send traffic to the node: it is not about to be deleted.
 	Eligible bool
-	// Problems are the parts of the object that made no sense and were left out.
+	// Problems are the invalid parts of the object, which were left out.
 	Problems []api.Problem
 }
 
-// Equal reports whether n and o say the same.
+// Equal reports whether n and o are equal.
 func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && n.Created.Equal(o.Created) && n.Eligible == o.Eligible &&
 		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.WireGuardKey == o.WireGuardKey && slices.Equal(n.Problems, o.Problems)
 }
 
-// Primary returns the node's first address of each family: at most two, the node's
-// main family first. It is what nodePortAddresses "primary" stands for.
+// Primary returns the node's first address of each family, the node's main family first. nodePortAddresses "primary"
+// means these addresses.
 func (n Node) Primary() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.Addrs {
@@ -58,7 +55,7 @@ func (n Node) Primary() []netip.Addr {
 	return out
 }
 
-// ConvertNode cuts a Node to what the agent needs.
+// ConvertNode converts a Node to the parts that the agent needs.
 func ConvertNode(o *corev1.Node) Node {
 	var bad problems
 	n := Node{
@@ -108,8 +105,7 @@ func podCIDRs(o *corev1.Node, bad *problems) []netip.Prefix {
 	return out
 }
 
-// parsePrefix reads a range as the API server does (see parseAddr) and clears the
-// bits behind the prefix length.
+// parsePrefix reads a range as the API server does (see parseAddr), and clears the bits after the prefix length.
 func parsePrefix(text string) (netip.Prefix, bool) {
 	_, ipnet, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {
@@ -117,8 +113,7 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	}
 	ip, _ := netip.AddrFromSlice(ipnet.IP)
 	bits, _ := ipnet.Mask.Size()
-	// A range of mapped IPv4 addresses comes out with more bits than IPv4 has, and is
-	// refused for that.
+	// A range of mapped IPv4 addresses has more bits than IPv4 has, and is refused for that reason.
 	p := netip.PrefixFrom(ip.Unmap(), bits)
 	return p.Masked(), p.IsValid()
 }

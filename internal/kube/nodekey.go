@@ -13,15 +13,15 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// AnnotationWireGuardKey of a Node is its public key of WireGuard's, in base64. Its agent writes it. What keeps an
-// agent from writing another Node's is deploy/components/wireguard/policy.yaml, and a kubelet the
-// admission plugin NodeRestriction.
+// AnnotationWireGuardKey is the annotation of a Node with its WireGuard public key, in base64. The node's agent writes
+// it. deploy/components/wireguard/policy.yaml prevents an agent from writing another Node's key, and the admission
+// plugin NodeRestriction prevents a kubelet.
 const AnnotationWireGuardKey = "fairway.net/wireguard-public-key"
 
-// publishLimit bounds one write: its caller does more than that.
+// publishLimit bounds one write, because the caller has other work.
 const publishLimit = 5 * time.Second
 
-// PublishWireGuardKey has the key in the object of the node that we run on; empty: there is none.
+// PublishWireGuardKey writes the key into our Node object; empty: it removes the key.
 func (s *Store) PublishWireGuardKey(ctx context.Context, key string) error {
 	value := any(key)
 	if key == "" {
@@ -35,7 +35,7 @@ func (s *Store) PublishWireGuardKey(ctx context.Context, key string) error {
 	return nil
 }
 
-// patchNode gives a label or an annotation of a Node a value; nil removes it.
+// patchNode sets a label or an annotation of a Node; nil removes it.
 func patchNode(ctx context.Context, client kubernetes.Interface, node, field, key string, value any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{field: map[string]any{key: value}}})
 	if err == nil {

@@ -42,18 +42,17 @@ func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
 	}
 }
 
-// SubscribeNodes returns a subscription to the nodes, which it waits for, and to the
-// ServiceCIDRs, which it waits for but a moment. Dirty names are those of both.
+// SubscribeNodes returns a subscription to the nodes, which it waits for, and to the ServiceCIDRs, which are optional.
+// Dirty names are the names of both kinds.
 func (s *Store) SubscribeNodes(consumer string) *Subscription {
 	sub := s.subscribe(consumer)
 	sub.need([]input{s.nodes.marks(sub)}, []input{s.ranges.marks(sub)})
 	return sub
 }
 
-// Node returns the node we run on, if the API server has ever known it. Its object may be
-// deleted and made again while it runs, at first with no address: what it lacks is as it was
-// last. A node without an object is not Eligible. Nodes are read only while there is a
-// subscription to nodes or Services.
+// Node returns our own node, if the API server has ever known it. The object may be deleted and created again, at first
+// without addresses: missing fields keep their last values. Without an object the node is not Eligible. Nodes are read
+// only while there is a subscription to nodes or Services.
 func (s *Store) Node() (Node, bool) {
 	last := s.lastNode.Load()
 	if n, ok := s.nodes.Get(api.Name{Name: s.cfg.NodeName}); ok {
@@ -67,7 +66,7 @@ func (s *Store) Node() (Node, bool) {
 	return gone, true
 }
 
-// or is n with the addresses and podCIDRs of last where n has none. last may be nil.
+// or returns n. Missing addresses and podCIDRs are taken from last, which may be nil.
 func (n *Node) or(last *Node) *Node {
 	if last == nil || len(n.Addrs) > 0 && len(n.PodCIDRs) > 0 {
 		return n
@@ -82,15 +81,14 @@ func (n *Node) or(last *Node) *Node {
 	return &full
 }
 
-// ownNodeChanged logs that our node's object is gone. The lock of the feed is held.
+// ownNodeChanged logs that our Node object is gone. The lock of the feed is held.
 func (s *Store) ownNodeChanged(name api.Name, _, n *Node, _ int64) {
 	if name.Name == s.cfg.NodeName && n == nil {
 		s.cfg.Log.Warn("this node's object is gone from the API server; its last addresses, zone and podCIDRs count until there is another", "node", name.Name)
 	}
 }
 
-// Nodes returns all nodes that are watched, and the one we run on as Node does, sorted by
-// name.
+// Nodes returns all nodes that are watched, sorted by name. Our own node is in the list as Node returns it.
 func (s *Store) Nodes() []Node {
 	all := s.nodes.All()
 	out := make([]Node, 0, len(all)+1)

@@ -7,8 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Once reads all that a consumer of Services needs, and ends: for commands that look once.
-// It fails if ctx ends first.
+// Once reads the input of Services and ends, for commands that look once. It fails if ctx ends first.
 func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	s := New(cfg)
 	services := s.SubscribeServices("command")
@@ -18,7 +17,7 @@ func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	return s, services, nil
 }
 
-// readOnce runs the store until synced is closed. It fails, with advice, if ctx ends first.
+// readOnce runs the store until synced is closed. If ctx ends first, it fails with advice.
 func (s *Store) readOnce(ctx context.Context, synced <-chan struct{}, advice string) error {
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -36,7 +35,7 @@ func (s *Store) readOnce(ctx context.Context, synced <-chan struct{}, advice str
 	}
 }
 
-// Table compiles all Services, and what pods have on the node's addresses, for a node.
+// Table compiles all Services and host ports for a node.
 func (v *Services) Table(node service.Node, ports service.HostPorts) *service.Table {
 	b := service.NewBuilder().Limit(node.Limits)
 	for _, r := range v.store.services.All() {

@@ -15,8 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// The pauses between two requests for one kind while requests fail, or watches end at once. A random time of at
-// most half the pause is added, so that not all nodes ask at the same time.
+// The pauses between two requests for one kind while requests fail, or watches end at once. A random time of up to half
+// the pause is added, so that the nodes' requests are spread.
 const (
 	firstPause = 800 * time.Millisecond // doubles with each failure
 	maxPause   = 30 * time.Second
@@ -37,8 +37,8 @@ const (
 var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Factor: 1}
 
 // A server holds the facts about the API server that the pacers of one process share. While the server is away, or ends
-// each watch at once, only one pacer asks often: the prober. Its success wakes the others. The nil server shares
-// nothing.
+// each watch at once, only one pacer asks often: the prober. Its success wakes the others. With a nil server, pacers
+// share no facts.
 type server struct {
 	mu     sync.Mutex
 	well   chan struct{} // closed, and replaced, when the server answers again or a watch is stable
@@ -104,7 +104,7 @@ type pacer struct {
 	server  *server
 	trouble *troubles // keeps the last failure until the next success
 
-	minPause time.Duration // before the next request, whatever the result of the last one was
+	minPause time.Duration // before the next request, after success and failure
 	err      error         // of the last request
 	failures int           // failed requests and short watches, since a watch was stable
 	// forgave says that a short watch did not count as a failure. The first one after an outage does not, because an
@@ -112,9 +112,9 @@ type pacer struct {
 	forgave    bool
 	succeeded  bool            // a request has succeeded
 	logged     time.Time       // the last log line about a failure; zero: the last request succeeded
-	watchStart time.Time       // of the watch that was asked for last; zero: the last request was a list, or failed
-	stable     *time.Timer     // runs when that watch is stable; nil: there was none
-	well       <-chan struct{} // server.wellAgain, from before the last request: the success of another kind may come first
+	watchStart time.Time       // of the last watch; zero: the last request was a list, or failed
+	stable     *time.Timer     // runs when that watch is stable; nil: no watch yet
+	well       <-chan struct{} // server.wellAgain, from before the last request, because another kind may succeed during it
 }
 
 // before waits until the pacer may ask the API server. It returns the context's error if ctx ends first.
@@ -187,11 +187,11 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		return
 	}
 	if permanent(err) != permanent(failedBefore) {
-		p.failures = 0 // a server that starts refuses rights for a moment, which it will grant
+		p.failures = 0 // a server that starts refuses all rights for a moment
 	}
 	p.failures++
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
-		p.forgave = false // nothing answers: the server may be another one when it is back
+		p.forgave = false // the next answer may come from another server
 	}
 	p.failed()
 	if !p.mayProbe() {
@@ -223,8 +223,8 @@ func (p *pacer) succeed(watch, again bool) {
 	}
 }
 
-// mayProbe reports whether the pacer may ask often. It may not for an absent kind, nor for an optional kind that was
-// always refused, which is the way that Fairway was installed. A right that was withdrawn by mistake comes back.
+// mayProbe reports whether the pacer may ask often. An absent kind may not. An optional kind that was always refused
+// may not, because Fairway was installed without this right. A right that was withdrawn by mistake comes back.
 func (p *pacer) mayProbe() bool {
 	return !permanent(p.err) || !absent(p.err) && (p.without == "" || p.succeeded)
 }
@@ -232,9 +232,8 @@ func (p *pacer) mayProbe() bool {
 // absent reports whether the API server does not have the kind.
 func absent(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) }
 
-// permanent reports whether the API server refuses a request for what it is: the kind does
-// not exist, we have no right to read it, the request is malformed or too long. To be too
-// early, too often or with an old token is not permanent.
+// permanent reports whether the API server refuses the request itself: the kind does not exist, a right is missing, or
+// the request is malformed or too long. An early, a too frequent or an unauthorized request is not permanent.
 func permanent(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -248,8 +247,7 @@ func permanent(err error) bool {
 	}
 }
 
-// report logs a failure: the first one, and then one a minute; that an optional kind does
-// not exist only once.
+// report logs the first failure, and then one failure a minute. For an absent optional kind it logs once.
 func (p *pacer) report(err error) {
 	first := p.logged.IsZero()
 	if !first && (absent(err) && p.without != "" || time.Since(p.logged) < logAgain) {

@@ -11,9 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A podReporter reports annotations of pods that look as ours and mean nothing: of one pod
-// of each ReplicaSet, StatefulSet and so on, for all of them come from one template. Any
-// goroutine may use it.
+// A podReporter reports pod annotations that look like ours and have no effect. It reports one pod of each ReplicaSet,
+// StatefulSet and so on, because their pods have a common template. Any goroutine may use it.
 type podReporter struct {
 	report func(pod api.Name, uid string, p api.Problem)
 
@@ -26,10 +25,10 @@ type podMistake struct {
 	text  string
 }
 
-// mostPodMistakes bounds what is remembered. Beyond it what was said may be said again.
+// mostPodMistakes bounds the memory for reported mistakes. Beyond it, a mistake may be reported again.
 const mostPodMistakes = 10000
 
-// check reports what is wrong with the annotations of a pod, unless it was reported.
+// check reports mistakes in a pod's annotations, unless they were reported before.
 func (r *podReporter) check(o *corev1.Pod) {
 	for _, text := range append(misspeltBandwidth(o.Annotations), unknownAnnotations("Pod", o.Annotations, podAnnotations)...) {
 		m := podMistake{o.UID, text}

@@ -19,22 +19,19 @@ import (
 type PodLookup struct{ Client kubernetes.Interface }
 
 const (
-	// fewPods are enough to see whether pods have a second address; manyPods are as many as
-	// one request should return.
+	// fewPods is enough to see whether pods have a second address. manyPods is the largest page of one request.
 	fewPods, manyPods = 20, 500
-	// maxPages bounds how many pods are looked at one after the other.
+	// maxPages bounds the pages of one lookup.
 	maxPages = 8
-	// fromCache lets the API server answer from its watch cache: it does not read etcd, and
-	// the answer may be a moment old.
+	// fromCache lets the API server answer from its watch cache, without etcd. The answer may be slightly old.
 	fromCache = "0"
 )
 
-// Pod reports whether the namespace has a pod of that name that has the address and whose
-// containers have not ended, and whether it is being deleted. An empty name stands for any
-// pod.
+// Pod reports whether the namespace has a running pod with this name and address, and whether the pod is being deleted.
+// An empty name stands for any pod. A pod whose containers have ended does not count.
 //
-// A pod whose name is known costs one object from the API server's watch cache. That the
-// address is compared tells it from a later pod of the same name (of a StatefulSet).
+// A lookup by name costs one object from the API server's watch cache. The comparison of addresses detects a later pod
+// with an equal name (of a StatefulSet).
 func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.Addr) (exists, terminating bool, err error) {
 	pods := l.Client.CoreV1().Pods(namespace)
 	var found *corev1.Pod
@@ -52,10 +49,10 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 	return found != nil, found != nil && found.DeletionTimestamp != nil, nil
 }
 
-// deniedError says that no right lets us read pods.
+// deniedError says that we have no right to read pods.
 type deniedError struct{ error }
 
-// Denied says to package flow that it is no use to ask again.
+// Denied tells package flow not to ask again.
 func (deniedError) Denied() bool { return true }
 
 func podOfName(ctx context.Context, pods typedcorev1.PodInterface, name string, addr netip.Addr) (*corev1.Pod, error) {
@@ -71,8 +68,8 @@ func podOfName(ctx context.Context, pods typedcorev1.PodInterface, name string, 
 
 // podOfAddr finds a pod by its address.
 //
-// The API server finds pods by the first address only. A second one, in a cluster of both
-// families, is looked for in the first few thousand pods of the namespace.
+// The API server can search for a pod's first address only. In a dual-stack cluster, podOfAddr looks for a second
+// address in the first few thousand pods of the namespace.
 func podOfAddr(ctx context.Context, pods typedcorev1.PodInterface, addr netip.Addr) (*corev1.Pod, error) {
 	first := func(all []corev1.Pod) *corev1.Pod {
 		if i := slices.IndexFunc(all, func(p corev1.Pod) bool { return lives(&p, addr) }); i >= 0 {
@@ -96,7 +93,7 @@ func podOfAddr(ctx context.Context, pods typedcorev1.PodInterface, addr netip.Ad
 		if p := first(page.Items); p != nil {
 			return p, nil
 		}
-		// Where pods have one address, it would have been found.
+		// Pods with a single address were found by the first request.
 		single := slices.ContainsFunc(page.Items, func(p corev1.Pod) bool { return len(p.Status.PodIPs) == 1 })
 		if options.Continue = page.Continue; options.Continue == "" || single {
 			return nil, nil

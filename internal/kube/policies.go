@@ -39,7 +39,7 @@ func policyPodsKind(c kubernetes.Interface) kind[*corev1.Pod, api.Pod] {
 	}
 }
 
-// clusterPolicies are what ClusterNetworkPolicies are called.
+// clusterPolicies is the resource of ClusterNetworkPolicies.
 var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
 
 func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, networkpolicy.ClusterPolicy] {
@@ -49,13 +49,12 @@ func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, networkpolic
 	}
 }
 
-// Policies is a subscription to all that NetworkPolicies are about. Its Take replaces that of
-// the Subscription.
+// Policies is a subscription to the input of NetworkPolicies. Its Take replaces Subscription.Take.
 type Policies struct {
 	*Subscription
 	store   *Store
-	cluster *Feed[networkpolicy.ClusterPolicy] // nil: they are not read
-	// nodes are read from when the first ClusterNetworkPolicy asks for some.
+	cluster *Feed[networkpolicy.ClusterPolicy] // nil: not read
+	// nodes are read after the first ClusterNetworkPolicy with a node selector.
 	nodes     *Feed[networkpolicy.Node]
 	askNodes  sync.Once
 	needNodes atomic.Bool
@@ -64,9 +63,9 @@ type Policies struct {
 	namespaces, clusters, nodeSet map[string]bool
 }
 
-// SubscribePolicies returns a subscription to NetworkPolicies, namespaces and all pods, which
-// it waits for, and with Config.Custom to ClusterNetworkPolicies, which it waits for until the
-// API server says that it has none of that kind. They are read from then on.
+// SubscribePolicies returns a subscription to NetworkPolicies, namespaces and all pods, and waits for these lists. With
+// Config.Custom it also reads ClusterNetworkPolicies. It waits for them until the API server refuses the kind, and
+// reads them when the kind exists.
 func (s *Store) SubscribePolicies(consumer string) *Policies {
 	v := &Policies{
 		Subscription: s.subscribe(consumer), store: s,
@@ -84,8 +83,8 @@ func (s *Store) SubscribePolicies(consumer string) *Policies {
 	return v
 }
 
-// followCluster reads ClusterNetworkPolicies. A list that does not come is waited for: to begin
-// without it would open what they deny. One that is refused is not.
+// followCluster reads ClusterNetworkPolicies. The gate waits for a late list, because a start without it would open
+// denied traffic. It does not wait for a refused list.
 func (v *Policies) followCluster() []input {
 	s := v.store
 	v.cluster = open(s, clusterPoliciesKind(s))
@@ -95,7 +94,7 @@ func (v *Policies) followCluster() []input {
 	v.cluster.follow(func(name api.Name, _, now *networkpolicy.ClusterPolicy, _ int64) {
 		if now.HasNodes() {
 			v.needNodes.Store(true)
-			// A feed is not asked with the lock of another one held.
+			// A feed must not be called while the lock of another feed is held.
 			v.askNodes.Do(func() { go follow(v, v.nodes, func(n api.Name) { v.nodeSet[n.Name] = true }) })
 		}
 		v.mu.Lock()
@@ -130,8 +129,8 @@ func follow[V any](v *Policies, f *Feed[V], mark func(api.Name)) {
 	f.onSettle(v.check)
 }
 
-// Take returns what has changed since the last Take; what is gone is among it. It returns
-// nothing before Synced.
+// Take returns the names that have changed since the last Take, including deleted objects. It returns no names before
+// Synced.
 func (v *Policies) Take() (d networkpolicy.Dirty) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -161,25 +160,25 @@ func (v *Policies) Take() (d networkpolicy.Dirty) {
 	return d
 }
 
-// Pod returns the pod of that name as it is now; nil: there is none.
+// Pod returns the current pod of that name, or nil.
 func (v *Policies) Pod(name api.Name) *api.Pod { return found(v.store.pods, name) }
 
-// Policy returns the policy of that name as it is now; nil: there is none.
+// Policy returns the current policy of that name, or nil.
 func (v *Policies) Policy(name api.Name) *networkpolicy.Policy {
 	return found(v.store.policies, name)
 }
 
-// Namespace returns the namespace of that name as it is now; nil: there is none.
+// Namespace returns the current namespace of that name, or nil.
 func (v *Policies) Namespace(name string) *api.Namespace {
 	return found(v.store.namespaces, api.Name{Name: name})
 }
 
-// ClusterPolicy returns the ClusterNetworkPolicy of that name as it is now; nil: there is none.
+// ClusterPolicy returns the current ClusterNetworkPolicy of that name, or nil.
 func (v *Policies) ClusterPolicy(name string) *networkpolicy.ClusterPolicy {
 	return found(v.cluster, api.Name{Name: name})
 }
 
-// Node returns the node of that name as it is now; nil: there is none, or no policy asks for any.
+// Node returns the current node of that name, or nil. Nodes are only known if a policy selects nodes.
 func (v *Policies) Node(name string) *networkpolicy.Node {
 	return found(v.nodes, api.Name{Name: name})
 }
@@ -192,7 +191,7 @@ func found[V any](f *Feed[V], name api.Name) *V {
 	return v
 }
 
-// Cluster returns all objects as they are now.
+// Cluster returns all current objects.
 func (v *Policies) Cluster() *networkpolicy.Cluster {
 	c := networkpolicy.NewCluster()
 	for _, p := range v.store.pods.All() {
@@ -216,8 +215,7 @@ func (v *Policies) Cluster() *networkpolicy.Cluster {
 	return c
 }
 
-// OncePolicies reads all that NetworkPolicies are about, and ends: for commands that look once.
-// It fails if ctx ends first.
+// OncePolicies reads the input of NetworkPolicies and ends, for commands that look once. It fails if ctx ends first.
 func OncePolicies(ctx context.Context, cfg Config) (*networkpolicy.Cluster, error) {
 	s := New(cfg)
 	v := s.SubscribePolicies("command")

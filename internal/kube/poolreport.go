@@ -21,17 +21,17 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
-// controllerState is the name of the ConfigurationState that the controller writes.
+// controllerState is the name of the controller's ConfigurationState.
 const controllerState = "controller"
 
-// keptNamed is how many Services a ConfigurationState names that keep what is in no pool.
+// keptNamed is the largest number of Services named in a ConfigurationState because their address is in no pool.
 const keptNamed = 10
 
-// A poolReport writes how pools are used, and what is wrong with them: into their statuses,
-// into a ConfigurationState and into metrics.
+// A poolReport writes the use and the problems of pools into their statuses, into a ConfigurationState and into
+// metrics.
 type poolReport struct {
 	store  *Store
-	uses   *Feed[ipam.PoolUse] // as the statuses say, Total being what is available
+	uses   *Feed[ipam.PoolUse] // from the statuses: Total is the number of free addresses
 	states *Feed[configState]
 	writer *StatusWriter[ipam.PoolUse]
 	state  *StatusWriter[configState]
@@ -41,17 +41,17 @@ type poolReport struct {
 	last ipam.Report
 }
 
-// A configState is what a ConfigurationState says.
+// A configState is the content of a ConfigurationState.
 type configState struct{ Result, Summary string }
 
-// What a ConfigurationState's result is.
+// The results of a ConfigurationState.
 const resultValid, resultInvalid = "Valid", "Invalid"
 
 func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 	r := &poolReport{store: s}
 	r.uses = open(s, metallbKind(s, "ipaddresspools", convertPoolUse))
 	states := metallbKind(s, "configurationstates", convertConfigState)
-	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has one too
+	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has a ConfigurationState too
 	r.states = open(s, states)
 	r.writer = NewStatusWriter(StatusConfig[ipam.PoolUse]{Log: log, Owner: balancerOwner, Kind: "ipaddresspools", Apply: r.applyUse,
 		Have: func(name api.Name) (ipam.PoolUse, bool) {
@@ -83,7 +83,7 @@ func (r *poolReport) run(ctx context.Context) {
 	writes.Wait()
 }
 
-// set lets a report be written.
+// set queues a report.
 func (r *poolReport) set(now ipam.Report) {
 	r.mu.Lock()
 	was := r.last
@@ -107,8 +107,8 @@ func (r *poolReport) set(now ipam.Report) {
 	r.state.Set(r.stateName(), state)
 }
 
-// remaining returns how many addresses are left; a pool that never ends stays so. Addresses
-// in use may be ones that the pool would not give.
+// remaining returns the number of free addresses. An endless pool stays endless. Addresses in use may be outside the
+// pool's range.
 func remaining(total, inUse int64) int64 {
 	if total == math.MaxInt64 {
 		return total
@@ -116,7 +116,7 @@ func remaining(total, inUse int64) int64 {
 	return max(total-inUse, 0)
 }
 
-// stateOf says of a report what is wrong, in one text.
+// stateOf returns the problems of a report as one text.
 func stateOf(r ipam.Report) configState {
 	all := slices.Clip(r.Problems)
 	for i, name := range r.Kept {
@@ -134,7 +134,7 @@ func stateOf(r ipam.Report) configState {
 
 func convertPoolUse(o *unstructured.Unstructured) *ipam.PoolUse {
 	n := func(field string) int64 {
-		v, _, _ := unstructured.NestedInt64(o.Object, "status", field) // what is no number is written anew
+		v, _, _ := unstructured.NestedInt64(o.Object, "status", field) // an invalid number is overwritten
 		return v
 	}
 	return &ipam.PoolUse{Pool: o.GetName(), Total4: n("availableIPv4"), Total6: n("availableIPv6"), InUse4: n("assignedIPv4"), InUse6: n("assignedIPv6")}
@@ -159,14 +159,14 @@ func (r *poolReport) applyState(ctx context.Context, name api.Name, c configStat
 		labelled(map[string]string{"metallb.io/component-type": "controller"}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
-// applyMetallb is applyStatus of an object of metallb.io. With made, which is its metadata, it makes the object
-// if it is not there.
+// applyMetallb is applyStatus for an object of metallb.io.
 func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name api.Name, how metav1.ApplyOptions, made, status map[string]any) error {
 	return s.applyStatus(ctx, metallbResource(resource), kind, name, how, made, status)
 }
 
-// applyStatus writes the status of a custom object by server-side apply: what other owners wrote stays. With made, which
-// is its metadata, it makes the object if it is not there. The name of an object of the cluster has no namespace.
+// applyStatus writes the status of a custom object by server-side apply, so the fields of other owners stay. If made is
+// not nil, it is metadata, and applyStatus creates a missing object with it. A cluster-scoped object has no namespace
+// in its name.
 func (s *Store) applyStatus(ctx context.Context, resource schema.GroupVersionResource, kind string, name api.Name, how metav1.ApplyOptions, made, status map[string]any) error {
 	client := s.cfg.Custom.Resource(resource).Namespace(name.Namespace)
 	patch := func(meta, body map[string]any, subresources ...string) error {
@@ -190,10 +190,10 @@ func (s *Store) applyStatus(ctx context.Context, resource schema.GroupVersionRes
 	return patch(map[string]any{}, map[string]any{"status": status}, "status")
 }
 
-// labelled is the metadata of an object that has only labels.
+// labelled returns metadata with labels.
 func labelled(labels map[string]string) map[string]any { return map[string]any{"labels": labels} }
 
-// How full pools are, by MetalLB's names.
+// The use of pools, with MetalLB's metric names.
 var poolMetrics = [...]struct {
 	desc  *prometheus.Desc
 	value func(ipam.PoolUse) int64

@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// serviceRange is a ServiceCIDR: what ClusterIPs are taken from (KEP-1880).
+// serviceRange is a ServiceCIDR, which is a range of ClusterIPs (KEP-1880).
 type serviceRange struct{ prefixes []netip.Prefix }
 
 func rangesKind(c kubernetes.Interface) kind[*networkingv1.ServiceCIDR, serviceRange] {
@@ -20,7 +20,7 @@ func rangesKind(c kubernetes.Interface) kind[*networkingv1.ServiceCIDR, serviceR
 		trim: func(o *networkingv1.ServiceCIDR) *serviceRange {
 			r := &serviceRange{}
 			for _, text := range o.Spec.CIDRs {
-				if p, ok := parsePrefix(text); ok { // the API server has checked it
+				if p, ok := parsePrefix(text); ok { // the API server has validated it
 					r.prefixes = append(r.prefixes, p)
 				}
 			}
@@ -30,12 +30,10 @@ func rangesKind(c kubernetes.Interface) kind[*networkingv1.ServiceCIDR, serviceR
 	}
 }
 
-// apiServerService is the Service of the API server in every cluster: its endpoints are
-// where the API server listens.
+// apiServerService is the API server's own Service in every cluster. Its endpoints are the API servers' addresses.
 var apiServerService = api.Name{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
 
-// APIServers returns the addresses at which the API server is reached: the ClusterIPs and
-// the endpoints of its Service.
+// APIServers returns the addresses of the API server: the ClusterIPs and endpoints of its Service.
 func (s *Store) APIServers() []netip.Addr {
 	var all []netip.Addr
 	if r, ok := s.services.Get(apiServerService); ok {
@@ -58,8 +56,8 @@ func (s *Store) NodeAddrs() []netip.Addr {
 	return all
 }
 
-// ServiceCIDRs returns what ClusterIPs are taken from, sorted; none where the API server
-// does not say (before Kubernetes 1.33, or without the right to read it).
+// ServiceCIDRs returns the ranges of ClusterIPs, sorted. It returns no ranges before Kubernetes 1.33, or without the
+// right to read them.
 func (s *Store) ServiceCIDRs() []netip.Prefix {
 	var all []netip.Prefix
 	for _, r := range s.ranges.All() {

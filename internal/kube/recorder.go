@@ -23,23 +23,22 @@ import (
 
 const (
 	controllerName = "fairway"
-	// noteLimit is what the API server accepts as an event's text, in bytes.
+	// noteLimit is the API server's limit for an event's text, in bytes.
 	noteLimit = 1024
 	// queueLimit bounds the events that wait for a slow API server.
 	queueLimit = 1000
-	// eventTries and eventPause are for an API server that is just restarting.
+	// eventTries and eventPause suit an API server that is restarting.
 	eventTries = 4
 	eventPause = time.Second
-	// eventTimeout keeps one request from holding up the queue.
+	// eventTimeout keeps one request from delaying the queue.
 	eventTimeout = 10 * time.Second
 )
 
-// A Recorder reports to the owners of Services, of pods, and of nodes, what was left out: as Kubernetes
-// events and as log lines, each problem once while it lasts. It never makes its caller wait.
+// A Recorder reports problems to the owners of Services, pods and nodes: as Kubernetes events and as log lines, each
+// problem once while it lasts. It never makes its caller wait.
 //
-// An event's name follows from the Service and the problem, not from the node: when
-// five thousand nodes see the same problem there is one event. (That is why this does
-// not use tools/events, which would also fold two problems of one reason into one.)
+// An event's name follows from the object and the problem, not from the node. When 5,000 nodes see a problem, there is
+// one event. tools/events would make one event for each node, and would merge two problems with one reason.
 type Recorder struct {
 	log    *slog.Logger
 	client kubernetes.Interface
@@ -47,7 +46,7 @@ type Recorder struct {
 	pause  time.Duration // before the second try; doubles
 
 	mu    sync.Mutex
-	podID func(api.Name) string // nil: not known
+	podID func(api.Name) string // nil: unknown
 	known map[api.Name][]api.Problem
 	queue []report
 	full  bool // an event was dropped since the queue was last empty
@@ -55,13 +54,13 @@ type Recorder struct {
 }
 
 type report struct {
-	name    api.Name // a node's has no namespace
+	name    api.Name // a node has no namespace
 	problem api.Problem
 	node    bool   // about a node, not a Service
-	policy  bool   // about a NetworkPolicy, or, without namespace, a ClusterNetworkPolicy
+	policy  bool   // about a NetworkPolicy or, without namespace, a ClusterNetworkPolicy
 	pod     bool   // about a Pod
 	uid     string // of the policy, or of the Pod
-	normal  bool   // nothing is wrong
+	normal  bool   // not a problem
 }
 
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
@@ -73,8 +72,8 @@ func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Re
 	}
 }
 
-// Report takes the problems that a Service has now; none when it is fine or the Service
-// is gone. What it had at the last Report is not reported again.
+// Report takes the current problems of a Service; no problems if it is fine or gone. It does not repeat the problems of
+// the last Report.
 func (r *Recorder) Report(name api.Name, now []api.Problem) {
 	r.mu.Lock()
 	var fresh []api.Problem
@@ -111,8 +110,7 @@ func (r *Recorder) Report(name api.Name, now []api.Problem) {
 	}
 }
 
-// Event queues an event about one problem that its finder has logged and reports only
-// once.
+// Event queues an event about one problem. The caller has logged the problem, and calls Event once for it.
 func (r *Recorder) Event(name api.Name, p api.Problem) {
 	r.push(report{name: name, problem: p})
 }
@@ -122,13 +120,12 @@ func (r *Recorder) NodeEvent(node, reason, message string) {
 	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, node: true})
 }
 
-// NodeInform is NodeEvent for what is no problem.
+// NodeInform is NodeEvent for good news.
 func (r *Recorder) NodeInform(node, reason, message string) {
 	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, node: true, normal: true})
 }
 
-// PolicyEvent is Event for a problem of a NetworkPolicy, or, without namespace, of a
-// ClusterNetworkPolicy.
+// PolicyEvent is Event for a problem of a NetworkPolicy or, without namespace, of a ClusterNetworkPolicy.
 func (r *Recorder) PolicyEvent(name api.Name, uid, reason, message string) {
 	r.push(report{name: name, uid: uid, problem: api.Problem{Reason: reason, Message: message}, policy: true})
 }
@@ -138,12 +135,12 @@ func (r *Recorder) PodEvent(name api.Name, uid string, p api.Problem) {
 	r.push(report{name: name, uid: uid, problem: p, pod: true})
 }
 
-// Inform is Event for what is no problem.
+// Inform is Event for good news.
 func (r *Recorder) Inform(name api.Name, reason, message string) {
 	r.push(report{name: name, problem: api.Problem{Reason: reason, Message: message}, normal: true})
 }
 
-// IdentifyPods says how the UID of a pod with host ports is found, which the agents have no right to read.
+// IdentifyPods sets the function that finds the UID of a pod with host ports. The agents have no right to read pods.
 func (r *Recorder) IdentifyPods(uid func(api.Name) string) {
 	r.mu.Lock()
 	r.podID = uid
@@ -205,8 +202,8 @@ func (r *Recorder) next() (report, bool) {
 	return rep, true
 }
 
-// send writes one event. An event that is already there, from any node, is fine. What the
-// API server refuses for good is not tried again.
+// send writes one event. An existing event, from any node, is fine. A request that the API server refuses permanently
+// is not repeated.
 func (r *Recorder) send(ctx context.Context, rep report) error {
 	pause := r.pause
 	for try := 1; ; try++ {
@@ -229,9 +226,8 @@ func (r *Recorder) send(ctx context.Context, rep report) error {
 func (r *Recorder) create(ctx context.Context, rep report) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	// kubectl describe shows only events that carry the object's UID; of a node also those
-	// that carry its name in that place, as kubelet's do. Without it the event is still
-	// worth having.
+	// kubectl describe shows only events with the object's UID. For a node it also shows events with the node's name as
+	// UID, which the kubelet writes. An event without UID is still useful.
 	var uid types.UID
 	if rep.policy || rep.pod {
 		uid = types.UID(rep.uid)
@@ -285,8 +281,7 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	}
 }
 
-// problemText is the headline of a problem in the log: not everything that has an event is
-// left out.
+// problemText returns the headline of a problem for the log.
 func problemText(name api.Name, p api.Problem) string {
 	if _, ok := service.HostPodOf(name); ok {
 		return "a host port of a pod does not work"

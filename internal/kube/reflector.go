@@ -25,7 +25,7 @@ type listWatcher struct {
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// from takes the two verbs from a client of client-go.
+// from adapts a client of client-go.
 func from[L runtime.Object](c lister[L]) listWatcher {
 	return listWatcher{
 		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
@@ -33,7 +33,7 @@ func from[L runtime.Object](c lister[L]) listWatcher {
 	}
 }
 
-// newReflector returns what keeps a feed up to date.
+// newReflector returns the reflector that updates a feed.
 func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *cache.Reflector {
 	narrow := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector, o.FieldSelector = k.only.LabelSelector, k.only.FieldSelector
@@ -44,7 +44,7 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 	if f.guard != nil {
 		f.guard.delayNext = func(pause time.Duration) { pace.minPause = pause }
 	}
-	// A reflector does not stop a watch whose first list the feed did not take.
+	// A reflector does not stop a watch when the feed refuses its first list.
 	stop := func() {}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -73,7 +73,7 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 		cache.ReflectorOptions{Name: k.name, Backoff: &reflectorPause})
 }
 
-// The same few names come with every object; one copy of each is kept.
+// Many objects contain equal names. Interning keeps one copy of each name.
 
 func intern(s *string) { *s = unique.Make(*s).Value() }
 

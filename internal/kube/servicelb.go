@@ -16,9 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A ServiceLB gives Services of type LoadBalancer the nodes' own addresses, as that of K3s does.
-// It names in each status the ports that it has checked: at these the agents serve nodes' own
-// addresses, and at no others. It is the controller's: one at a time.
+// A ServiceLB gives Services of type LoadBalancer the nodes' own addresses, as K3s does. Each status lists the ports
+// that it has checked. Agents serve the nodes' own addresses at these ports only. Only the elected controller runs it.
 type ServiceLB struct {
 	log          *slog.Logger
 	sub          *Subscription
@@ -28,15 +27,15 @@ type ServiceLB struct {
 	hosts        *Feed[ipam.Host]
 	writer       *balancerWriter
 	programPorts []ipam.PortRange
-	failed       map[api.Name]ipam.Event // the last failure that was reported to its owner
+	failed       map[api.Name]ipam.Event // the last failure that was reported to the owner
 
-	// mu may be taken with the lock of a feed held, and none of those with mu held.
+	// mu may be taken while the lock of a feed is held. No lock of a feed may be taken while mu is held.
 	mu     sync.Mutex
-	locals map[api.Name]bool // Services for which it matters where their endpoints are
+	locals map[api.Name]bool // Services that depend on the nodes of their endpoints
 }
 
-// NewServiceLB returns the ServiceLB of a store, which must run too. class is as for
-// NewAddresses; taken are ports at which nodes' own programs listen.
+// NewServiceLB returns the ServiceLB of a store, which must run too. class works as in NewAddresses. taken are the
+// ports at which the nodes' own programs listen.
 func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, taken []ipam.PortRange) *ServiceLB {
 	l := &ServiceLB{log: log, sub: s.subscribe("servicelb"), store: s, events: events, programPorts: taken,
 		failed: map[api.Name]ipam.Event{}, locals: map[api.Name]bool{}}
@@ -84,7 +83,7 @@ func (l *ServiceLB) Run(ctx context.Context) error {
 	})
 }
 
-// decide shares the nodes out anew.
+// decide assigns nodes to all Services again.
 func (l *ServiceLB) decide() {
 	ports := map[api.Name][]service.CheckedPort{}
 	locals := map[api.Name]bool{}
@@ -103,11 +102,11 @@ func (l *ServiceLB) decide() {
 		requests = append(requests, r)
 	}
 	l.mu.Lock()
-	l.locals = locals // from now on their endpoints wake us
+	l.locals = locals // their endpoints wake us from now on
 	l.mu.Unlock()
 	for i, r := range requests {
 		if locals[r.Name] {
-			// The last endpoint of a node serves while it terminates: a port that its clients know is not closed before.
+			// The last endpoint of a node serves while it terminates, so the port stays open for its clients.
 			e := announce.EndpointsOf(l.store.slices.Of(r.Name))
 			requests[i].Nodes, requests[i].Leaving = e.Serving, leavingNodes(e)
 		}
@@ -126,14 +125,14 @@ func (l *ServiceLB) decide() {
 	}
 }
 
-// leavingNodes are those whose endpoints still serve, and all terminate.
+// leavingNodes returns the nodes on which all serving endpoints terminate.
 func leavingNodes(e announce.Endpoints) map[string]bool {
 	all := maps.Clone(e.Serving)
 	maps.DeleteFunc(all, func(node string, _ bool) bool { return e.Ready[node] })
 	return all
 }
 
-// report reports to the owner of a Service what does not work, once.
+// report reports a failure to the owner of a Service, once.
 func (l *ServiceLB) report(d ipam.Decision) {
 	var now ipam.Event
 	if len(d.Events) > 0 {
@@ -145,7 +144,7 @@ func (l *ServiceLB) report(d ipam.Decision) {
 	l.failed[d.Name] = now
 }
 
-// ConvertHost cuts a Node to what matters for load-balancer addresses.
+// ConvertHost converts a Node to the parts that load-balancer addresses need.
 func ConvertHost(o *corev1.Node) *ipam.Host {
 	h := &ipam.Host{Name: o.Name, Labels: map[string]string{}}
 	for key, value := range o.Labels {
@@ -156,7 +155,7 @@ func ConvertHost(o *corev1.Node) *ipam.Host {
 	for _, a := range o.Status.Addresses {
 		addr, err := parseAddr(a.Address)
 		switch {
-		case err != nil: // a host name; a bad address is the log's of the nodes' feed
+		case err != nil: // a host name; the nodes' feed logs invalid addresses
 		case a.Type == corev1.NodeInternalIP:
 			h.Internal = append(h.Internal, addr)
 		case a.Type == corev1.NodeExternalIP:

@@ -12,9 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// The API server leaves out what a service proxy must not touch or has no use for, as
-// it does for kube-proxy: Services that are another proxy's, headless Services, and
-// the slices of headless Services.
+// The API server leaves out the objects that a service proxy does not need, as it does for kube-proxy: Services of
+// another proxy, headless Services, and the slices of headless Services.
 const (
 	servicesLabels = "!service.kubernetes.io/service-proxy-name"
 	servicesFields = "spec.clusterIP!=" + corev1.ClusterIPNone
@@ -40,7 +39,7 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 		trim: func(o *discoveryv1.EndpointSlice) *service.Slice {
 			slice := ConvertSlice(o)
 			if slice.Service.Name == "" {
-				return nil // made for something else than a Service
+				return nil // made for another kind of object
 			}
 			readWeights(o, slice)
 			internSlice(slice)
@@ -57,10 +56,9 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 	}
 }
 
-// Services is a subscription to all that a table of Services is made of: Services and
-// EndpointSlices, which it waits for, the own node and the ServiceCIDRs, which it waits for
-// but a moment. Dirty names are those of Services; a change
-// of the node or of ServiceCIDRs is a wake-up without a name.
+// Services is a subscription to the input of a table of Services. It waits for Services and EndpointSlices. The own
+// node and the ServiceCIDRs are optional. Dirty names are the names of Services. A change of the node or of
+// ServiceCIDRs wakes the consumer without a name.
 type Services struct {
 	*Subscription
 	store   *Store
@@ -68,8 +66,8 @@ type Services struct {
 	changes service.Changes // guarded by Subscription.mu
 }
 
-// SubscribeServices returns a subscription for a consumer, which the log calls by that
-// name. All Services that there are count as changed.
+// SubscribeServices returns a subscription for a consumer with this name in the log. All existing Services count as
+// changed.
 func (s *Store) SubscribeServices(consumer string) *Services {
 	v := &Services{Subscription: s.subscribe(consumer), store: s, feed: s.services}
 	s.services.follow(v.serviceChanged)
@@ -111,9 +109,8 @@ func (v *Services) sliceChanged(_ api.Name, old, new *service.Slice, trigger int
 	}
 }
 
-// Take returns the names of the Services that have changed since the last Take, or whose
-// endpoints have, sorted; a Service that is gone is among them. It returns none before
-// Synced.
+// Take returns the names of Services that have changed, or whose endpoints have changed, since the last Take. The names
+// are sorted and include deleted Services. It returns no names before Synced.
 func (v *Services) Take() []api.Name {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -123,14 +120,14 @@ func (v *Services) Take() []api.Name {
 	return v.take()
 }
 
-// Changes counts what the API server sent.
+// Changes returns the numbers of received changes.
 func (v *Services) Changes() service.Changes {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.changes
 }
 
-// Service returns the Service of that name, if there is one.
+// Service returns the Service of that name, and whether there is one.
 func (v *Services) Service(name api.Name) (*service.Service, bool) {
 	return v.feed.Get(name)
 }
@@ -140,5 +137,5 @@ func (v *Services) Slices(name api.Name) []*service.Slice {
 	return v.store.slices.Of(name)
 }
 
-// Services are all of the cluster.
+// Services returns all Services.
 func (v *Services) Services() []*service.Service { return v.feed.All() }

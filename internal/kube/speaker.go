@@ -22,18 +22,17 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/election"
 )
 
-// The objects that speakers share, in the namespace of the objects of metallb.io.
+// The objects that speakers share, in the namespace of the metallb.io objects.
 const (
-	votersName = "fairway-speaker-voters" // a ConfigMap: who votes
+	votersName = "fairway-speaker-voters" // a ConfigMap with the list of voters
 	votersKey  = "voters"
-	secretName = "fairway-speaker" // a Secret: what authenticates heartbeats
+	secretName = "fairway-speaker" // a Secret with the key for heartbeats
 	secretKey  = "key"
 	secretSize = 32
 )
 
-// A Speaker is a subscription to all that decides who announces an address: Services of type
-// LoadBalancer, their endpoints, the nodes, the objects of metallb.io, and the list of voters.
-// It waits for all of them.
+// A Speaker is a subscription to the input of layer-2 announcements: Services of type LoadBalancer, their endpoints,
+// the nodes, the metallb.io objects, and the list of voters. It waits for all of them.
 type Speaker struct {
 	*Subscription
 	*Announcements
@@ -44,14 +43,14 @@ type Speaker struct {
 	voters   *Feed[votersObject]
 }
 
-// votersObject is the ConfigMap that has the list of voters.
+// votersObject is the ConfigMap with the list of voters.
 type votersObject struct {
 	voters  election.Voters
 	version string
 }
 
-// SubscribeSpeaker returns the speaker's subscription. The Store needs Config.Custom for it.
-// class is the loadBalancerClass of Services that are ours; empty: those without one.
+// SubscribeSpeaker returns the speaker's subscription. The Store needs Config.Custom. class is the loadBalancerClass of
+// our Services; empty: the Services without a class.
 func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	c := s.cfg.Client
 	v := &Speaker{Announcements: s.SubscribeAnnouncements("speaker: metallb.io"), store: s}
@@ -77,7 +76,7 @@ func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	return v
 }
 
-// Input returns what decides, as it is now.
+// Input returns the current input of the layer-2 decision.
 func (v *Speaker) Input() announce.Input {
 	in := announce.Input{Pools: v.Pools(), L2: v.L2Advertisements(), Services: v.services.All()}
 	if len(v.BGPPeers()) > 0 {
@@ -91,7 +90,7 @@ func (v *Speaker) Input() announce.Input {
 	return in
 }
 
-// Voters returns the list of voters; Epoch 0: there is none.
+// Voters returns the list of voters; Epoch 0: no list.
 func (v *Speaker) Voters() election.Voters {
 	o, ok := v.voters.Get(api.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: votersName})
 	if !ok {
@@ -100,8 +99,8 @@ func (v *Speaker) Voters() election.Voters {
 	return o.voters
 }
 
-// SetVoters replaces the list that Voters returned by the next one, if it is still the same:
-// of several speakers that try, one succeeds.
+// SetVoters replaces the list of voters by next, if the list is still as Voters returned it. If several speakers try,
+// one succeeds.
 func (v *Speaker) SetVoters(ctx context.Context, next election.Voters) error {
 	namespace := v.store.cfg.LoadBalancerNamespace
 	text, err := json.Marshal(next)
@@ -133,7 +132,7 @@ func convertVoters(o *corev1.ConfigMap) *votersObject {
 	return v
 }
 
-// convertBalanced returns what announcing needs of a Service that is ours; nil: it is not.
+// convertBalanced returns the parts of our Service that announcing needs; nil: it is not our Service.
 func convertBalanced(o *corev1.Service, class string) *announce.Service {
 	has := ""
 	if o.Spec.LoadBalancerClass != nil {
@@ -170,8 +169,8 @@ func convertAnnounceNode(o *corev1.Node) *announce.Node {
 	return n
 }
 
-// excluded says why load balancers must not use a node; empty: they may. A node that is only
-// cordoned takes no new pods, and serves.
+// excluded returns the reason why load balancers must not use a node; empty: they may use it. A cordoned node takes no
+// new pods, but serves.
 func excluded(o *corev1.Node) string {
 	if value, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		if out, err := strconv.ParseBool(value); err != nil || out {
@@ -197,19 +196,19 @@ func excluded(o *corev1.Node) string {
 	return ""
 }
 
-// shutdownMessage is what a kubelet says in the condition Ready before its node shuts down; it sets no
-// taint of its own for that.
+// shutdownMessage is the kubelet's message in the condition Ready before its node shuts down. The kubelet sets no taint
+// in this case.
 const shutdownMessage = "node is shutting down"
 
-// leavingTaints are those of nodes that go or are off.
+// leavingTaints are the taints of nodes that are going away or are off.
 var leavingTaints = map[string]string{
 	taintToBeDeleted:                            "the cluster autoscaler removes it",
 	corev1.TaintNodeOutOfService:                "it is out of service",
 	"node.cloudprovider.kubernetes.io/shutdown": "it is shut down",
 }
 
-// SpeakerKey returns what authenticates the speakers' heartbeats: the Secret's. The first
-// speaker makes it.
+// SpeakerKey returns the key that authenticates the speakers' heartbeats, from the Secret. The first speaker makes the
+// Secret.
 func SpeakerKey(ctx context.Context, client kubernetes.Interface, namespace string) ([]byte, error) {
 	secrets := client.CoreV1().Secrets(namespace)
 	for {

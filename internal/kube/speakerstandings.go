@@ -15,27 +15,28 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// How a speaker stands to routers and voters is in conditions of its ConfigurationState, of these types: of a session
-// with the BGPPeer's name behind it. They are the speaker's word, gone with it (docs/decisions/0047).
+// The types of the conditions in a ConfigurationState. They show the speaker's sessions with routers and its grant from
+// the voters. The BGPPeer's name follows conditionSession. The conditions disappear with the speaker
+// (docs/decisions/0047).
 const (
 	conditionSession = "bgp.fairway.net/"
 	conditionGranted = "l2.fairway.net/Granted"
 )
 
-// standingOwner is the field manager of the conditions: they are written for themselves.
+// standingOwner is the field manager of the conditions, which are written separately.
 const standingOwner = "fairway-speaker-standing"
 
-// speakerStatePrefix is what the names of the speakers' ConfigurationStates begin with; the node's follows.
+// speakerStatePrefix begins the names of the speakers' ConfigurationStates. The node's name follows.
 const speakerStatePrefix = "speaker-"
 
-// A speakerState is what a speaker's ConfigurationState says: each half has a writer.
+// A speakerState is the content of a speaker's ConfigurationState. configState and standings have different writers.
 type speakerState struct {
 	configState
-	owner     string              // UID of the Node with which it goes
+	owner     string              // UID of the owner, a Node
 	standings []announce.Standing // sorted by peer
 }
 
-// convertSpeakerState reads a ConfigurationState. What makes no sense is written anew.
+// convertSpeakerState reads a ConfigurationState. Invalid parts are overwritten later.
 func convertSpeakerState(o *unstructured.Unstructured) *speakerState {
 	s := &speakerState{configState: *convertConfigState(o)}
 	for _, r := range o.GetOwnerReferences() {
@@ -65,7 +66,7 @@ func convertSpeakerState(o *unstructured.Unstructured) *speakerState {
 
 func comparePeers(a, b announce.Standing) int { return strings.Compare(a.Peer, b.Peer) }
 
-// standingCondition is a standing as a condition.
+// standingCondition converts a standing to a condition.
 func standingCondition(s announce.Standing) map[string]any {
 	c := map[string]any{"type": conditionSession + s.Peer, "status": "False", "reason": "Down", "message": s.Reason, "lastTransitionTime": s.Since.Format(time.RFC3339)}
 	if s.Peer == "" {
@@ -80,8 +81,8 @@ func standingCondition(s announce.Standing) map[string]any {
 	return c
 }
 
-// SpeakerStandings write how this node's speaker stands to routers and voters. Its methods may be called by any goroutine, and
-// do not wait.
+// SpeakerStandings writes this node's sessions with routers and its grant from the voters. Its methods may be called by
+// any goroutine, and do not wait.
 type SpeakerStandings struct {
 	name   api.Name
 	writer *StatusWriter[[]announce.Standing]
@@ -90,10 +91,11 @@ type SpeakerStandings struct {
 
 	mu       sync.Mutex
 	sessions []announce.Standing // sorted by peer
-	granted  []announce.Standing // one, or none yet
+	granted  []announce.Standing // one standing; empty: not known yet
 }
 
-// Standings returns what writes them. Of a session that is lost, or back, the Node has an event.
+// Standings returns the writer of the conditions. It also sends an event about the Node when a session is lost or comes
+// back.
 func (b *BGP) Standings(events *Recorder) *SpeakerStandings {
 	s := b.speaker.store
 	w := &SpeakerStandings{name: b.name, node: s.cfg.NodeName, events: events}
@@ -102,7 +104,7 @@ func (b *BGP) Standings(events *Recorder) *SpeakerStandings {
 			c, ok := b.states.Get(name)
 			return deref(c, speakerState{}).standings, ok
 		},
-		// It is the other half's object: what is removed at the end are the conditions.
+		// Only the conditions are removed at the end: configState has another writer.
 		Delete: s.forgetStandings,
 		Names:  b.states.Names,
 	})
@@ -119,12 +121,12 @@ func (s *Store) applyStandings(ctx context.Context, name api.Name, all []announc
 	return s.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how, nil, map[string]any{"conditions": conditions})
 }
 
-// forgetStandings removes a speaker's word.
+// forgetStandings removes a speaker's conditions.
 func (s *Store) forgetStandings(ctx context.Context, name api.Name) error {
 	return notGone(s.applyStandings(ctx, name, nil, metav1.ApplyOptions{FieldManager: standingOwner, Force: true}))
 }
 
-// stateOfSpeaker is the ConfigurationState of a node's speaker.
+// stateOfSpeaker returns the name of a speaker's ConfigurationState.
 func (s *Store) stateOfSpeaker(node string) api.Name {
 	return api.Name{Namespace: s.cfg.LoadBalancerNamespace, Name: speakerStatePrefix + node}
 }
@@ -132,7 +134,7 @@ func (s *Store) stateOfSpeaker(node string) api.Name {
 // Run writes until ctx ends, and removes the conditions then.
 func (w *SpeakerStandings) Run(ctx context.Context) error { return w.writer.Run(ctx) }
 
-// SetGranted says whether the voters grant.
+// SetGranted sets the voters' decision.
 func (w *SpeakerStandings) SetGranted(s announce.Standing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +142,7 @@ func (w *SpeakerStandings) SetGranted(s announce.Standing) {
 	w.set()
 }
 
-// SetSessions says how all sessions are, sorted by peer.
+// SetSessions replaces the states of all sessions, sorted by peer.
 func (w *SpeakerStandings) SetSessions(all []announce.Standing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +165,7 @@ func (w *SpeakerStandings) SetSessions(all []announce.Standing) {
 	w.set()
 }
 
-// set lets all of it be written, as the API server keeps it. w.mu is held.
+// set queues sessions and grant in the form that the API server stores. w.mu is held.
 func (w *SpeakerStandings) set() {
 	all := slices.Concat(w.granted, w.sessions)
 	for i := range all {

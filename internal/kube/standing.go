@@ -10,18 +10,18 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-// stuckAfter is how long a leader may go on after its term, or without news of its Lease.
+// stuckAfter is the longest time that a leader may continue after its term, or without news of its Lease.
 const stuckAfter = time.Minute
 
-// A Standing is how a process stands in an Election, for who asks whether it works. The zero value has not
-// begun. Its methods may be called by any goroutine.
+// A Standing is the state of a process in an Election, for health checks. The zero value has not started. Its methods
+// may be called by any goroutine.
 type Standing struct {
 	mu      sync.Mutex
 	elector *leaderelection.LeaderElector
-	ended   time.Time // the term of a leader that has not returned yet
+	ended   time.Time // the end of the term, while lead has not returned
 }
 
-// stands begins a candidacy.
+// stands stores the elector of a candidacy.
 func (s *Standing) stands(e *leaderelection.LeaderElector) {
 	if s == nil {
 		return
@@ -31,7 +31,7 @@ func (s *Standing) stands(e *leaderelection.LeaderElector) {
 	s.elector = e
 }
 
-// leads notes that lead runs with this context, until the function that it returns is called.
+// leads notes that lead runs with this context, until the returned function is called.
 func (s *Standing) leads(ctx context.Context) (returned func()) {
 	if s == nil {
 		return func() {}
@@ -52,18 +52,18 @@ func (s *Standing) Leader() bool {
 	return s.elector != nil && s.elector.IsLeader()
 }
 
-// Ready says why the process neither leads nor waits to: it has not read who has the Lease.
+// Ready returns an error until the process knows the holder of the Lease.
 func (s *Standing) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.elector == nil || s.elector.GetLeader() == "" {
-		return errors.New("who has the Lease is not known yet")
+		return errors.New("the holder of the Lease is not known yet")
 	}
 	return nil
 }
 
-// Live says why only a restart helps: the leader does not end with its term, or does not renew its Lease
-// and goes on. An API server that is away is no reason.
+// Live returns an error if only a restart helps: lead does not end with its term, or runs without renewing the Lease. A
+// missing API server is no error.
 func (s *Standing) Live() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,64 +17,62 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// How fast statuses are written.
+// The pauses and deadlines of writes.
 const (
-	// statusPause is the least time between two writes: all nodes share one API server.
+	// statusPause is the shortest time between two writes, because all nodes share one API server.
 	statusPause = 20 * time.Millisecond
-	// statusAgain is the least time between two writes of one object: two programs that
-	// disagree about it must not keep the API server busy. It doubles while writes fail.
+	// statusAgain is the shortest time between two writes of one object, so that two programs with different opinions
+	// do not keep the API server busy. It doubles while writes fail.
 	statusAgain = time.Second
 	statusLast  = time.Minute
-	// statusTimeout keeps one request from holding up all others.
+	// statusTimeout keeps one request from delaying all others.
 	statusTimeout = 10 * time.Second
 )
 
-// leaveTimeout is how long a StatusWriter that ends may take to remove what it made.
+// leaveTimeout is the longest time in which a StatusWriter removes its objects at its end.
 const leaveTimeout = 2 * time.Second
 
-// StatusConfig says what a StatusWriter writes. The first fields are required; with Make it makes
-// objects that are not there, with Delete and Names it removes those that it does not want.
+// StatusConfig describes the writes of a StatusWriter. The fields before Make are required. With Make the writer
+// creates missing objects. With Delete and Names it removes unwanted objects.
 type StatusConfig[V any] struct {
 	Log *slog.Logger
-	// Owner is the field manager: the API server keeps one owner for each field, and what
-	// an owner no longer sends is removed. Each StatusWriter of a kind has its own.
+	// Owner is the field manager. The API server keeps one owner for each field, and removes fields that their owner no
+	// longer sends. Each StatusWriter of a kind has its own owner.
 	Owner string
 	Kind  string // of the objects, for the log: "services"
-	// Have returns the owner's part of a status, as it was last read; false: there is no
-	// such object.
+	// Have returns the owner's part of the last status that was read; false: the object does not exist.
 	Have func(api.Name) (V, bool)
 	// Apply writes the owner's part of a status by server-side apply.
 	Apply func(ctx context.Context, name api.Name, want V, how metav1.ApplyOptions) error
 
-	// Make reports whether it is known that an object is not there which Have does not have.
+	// Make reports whether an object that Have does not know is known to be missing.
 	Make func() bool
-	// Delete removes an object. The next three methods need it: SetAll, ChangedAll, and Run at its end.
+	// Delete removes an object. SetAll, ChangedAll, and the end of Run need it.
 	Delete func(ctx context.Context, name api.Name) error
-	// Names returns the objects that there are.
+	// Names returns the names of the existing objects.
 	Names func() []api.Name
 }
 
-// A StatusWriter keeps one owner's fields in the statuses of objects as they are wanted. It
-// is level-triggered: it writes until Have says that the status is there, again if another
-// program changes it, and nothing if it is there already. Its methods may be called by any
-// goroutine, and do not wait for the API server.
+// A StatusWriter keeps one owner's fields in the statuses of objects as wanted. It is level-triggered: it writes until
+// Have returns the wanted status, and writes again if another program changes the status. Its methods may be called by
+// any goroutine, and do not wait for the API server.
 type StatusWriter[V any] struct {
 	cfg   StatusConfig[V]
 	queue workqueue.TypedRateLimitingInterface[api.Name]
 
 	mu       sync.Mutex
 	wants    map[api.Name]*wantedStatus[V]
-	complete bool // what is not wanted must not be
+	complete bool // objects that are not in wants are removed
 }
 
-// wantedStatus is what is wanted of one object. It is guarded by StatusWriter.mu.
+// wantedStatus is the wanted status of one object. It is guarded by StatusWriter.mu.
 type wantedStatus[V any] struct {
 	value   V
-	written time.Time // the last write that succeeded; zero: none
-	failed  bool      // the last write failed, which was logged
+	written time.Time // the last successful write; zero: no write yet
+	failed  bool      // the last write failed and was logged
 }
 
-// NewStatusWriter returns a StatusWriter that wants nothing. Run must be called.
+// NewStatusWriter returns a StatusWriter without wanted statuses. The caller must call Run.
 func NewStatusWriter[V any](cfg StatusConfig[V]) *StatusWriter[V] {
 	return &StatusWriter[V]{
 		cfg: cfg, wants: map[api.Name]*wantedStatus[V]{},
@@ -82,7 +80,7 @@ func NewStatusWriter[V any](cfg StatusConfig[V]) *StatusWriter[V] {
 	}
 }
 
-// Set makes want the owner's part of an object's status, from now on.
+// Set sets the owner's part of an object's status.
 func (w *StatusWriter[V]) Set(name api.Name, want V) {
 	w.mu.Lock()
 	if s := w.wants[name]; s != nil {
@@ -94,7 +92,7 @@ func (w *StatusWriter[V]) Set(name api.Name, want V) {
 	w.queue.Add(name)
 }
 
-// SetAll makes these the objects that there are, from now on: others are removed.
+// SetAll replaces all wanted objects. Unwanted objects are removed.
 func (w *StatusWriter[V]) SetAll(wants map[api.Name]V) {
 	w.mu.Lock()
 	var look []api.Name
@@ -126,7 +124,7 @@ func (w *StatusWriter[V]) SetAll(wants map[api.Name]V) {
 	}
 }
 
-// ChangedAll lets the writer look again at all objects: it may be known now which there are.
+// ChangedAll makes the writer compare all objects again, because the list of existing objects may be known now.
 func (w *StatusWriter[V]) ChangedAll() {
 	w.mu.Lock()
 	names := slices.Collect(maps.Keys(w.wants))
@@ -139,19 +137,17 @@ func (w *StatusWriter[V]) ChangedAll() {
 	}
 }
 
-// Forget stops caring for an object; its status stays as it is. To remove the owner's
-// fields, Set them to nothing.
+// Forget stops writing an object. Its status stays. To remove the owner's fields, Set an empty status.
 func (w *StatusWriter[V]) Forget(name api.Name) {
 	w.mu.Lock()
 	delete(w.wants, name)
 	w.mu.Unlock()
 }
 
-// Changed lets the writer look again: Have may return something else for an object.
+// Changed makes the writer compare an object again, because Have may return another status.
 func (w *StatusWriter[V]) Changed(name api.Name) { w.queue.Add(name) }
 
-// Run writes until ctx ends, which is no error. With Delete it removes all objects then, as far as
-// that is quickly done.
+// Run writes until ctx ends, which is no error. With Delete it then removes all objects, for a short time.
 func (w *StatusWriter[V]) Run(ctx context.Context) error {
 	defer w.removeAll(ctx)
 	defer w.queue.ShutDown()
@@ -172,8 +168,7 @@ func (w *StatusWriter[V]) Run(ctx context.Context) error {
 	}
 }
 
-// writeOne writes the status of one object if it is not as it is wanted, and reports whether
-// it asked the API server.
+// writeOne writes the status of one object if it differs from the wanted status. It reports whether it sent a request.
 func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 	w.mu.Lock()
 	s := w.wants[name]
@@ -190,7 +185,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 		return false
 	}
 	if rest > 0 {
-		w.queue.AddAfter(name, rest) // what was written may not have been read yet
+		w.queue.AddAfter(name, rest) // the last write may not have been read yet
 		return false
 	}
 	err := w.apply(ctx, name, want)
@@ -204,7 +199,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 	switch {
 	case err == nil:
 		w.queue.Forget(name)
-		w.queue.AddAfter(name, statusAgain) // to see that it is there
+		w.queue.AddAfter(name, statusAgain) // to check the result
 	case apierrors.IsNotFound(err), ctx.Err() != nil:
 		w.queue.Forget(name)
 	default:
@@ -216,8 +211,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 	return true
 }
 
-// deleteUnwanted removes an object that is not wanted, if all that are wanted are known, and reports whether it
-// asked the API server.
+// deleteUnwanted removes an unwanted object, if all wanted objects are known. It reports whether it sent a request.
 func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name api.Name, complete bool) bool {
 	_, exists := w.cfg.Have(name)
 	if !complete || !exists {
@@ -227,7 +221,7 @@ func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name api.Name, com
 	switch err := w.remove(ctx, name); {
 	case err == nil, ctx.Err() != nil:
 		w.queue.Forget(name)
-		w.queue.AddAfter(name, statusAgain) // to see that it is gone
+		w.queue.AddAfter(name, statusAgain) // to check the result
 	default:
 		if w.queue.NumRequeues(name) == 0 {
 			w.cfg.Log.Warn("cannot remove an object, will try again", "kind", w.cfg.Kind, "name", name.String(), "err", text.OneLine(err))
@@ -243,7 +237,7 @@ func (w *StatusWriter[V]) remove(ctx context.Context, name api.Name) error {
 	return notGone(w.cfg.Delete(ctx, name))
 }
 
-// notGone returns the error of a request to delete, but where the object was not there.
+// notGone returns the error of a delete request; nil if the object did not exist.
 func notGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -251,7 +245,7 @@ func notGone(err error) error {
 	return err
 }
 
-// removeAll removes what the writer made, after ctx.
+// removeAll removes the writer's objects, after the end of ctx.
 func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 	if w.cfg.Delete == nil {
 		return
@@ -262,13 +256,13 @@ func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 	w.mu.Lock()
 	for name, s := range w.wants {
 		if !s.written.IsZero() && !slices.Contains(names, name) {
-			names = append(names, name) // it was made a moment ago
+			names = append(names, name) // created a moment ago
 		}
 	}
 	w.mu.Unlock()
 	for _, name := range names {
 		if w.remove(ctx, name) != nil {
-			return // the next one finds the rest
+			return // the next process finds the remaining objects
 		}
 	}
 }
@@ -276,6 +270,6 @@ func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 func (w *StatusWriter[V]) apply(ctx context.Context, name api.Name, want V) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	// Force: where another program wrote our field, it is ours again. It loses no other.
+	// Force takes back our fields from another program. The program loses no other field.
 	return w.cfg.Apply(ctx, name, want, metav1.ApplyOptions{FieldManager: w.cfg.Owner, Force: true})
 }

@@ -18,30 +18,28 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Config says what a Store reads. Log, Client and, on a node, NodeName are required.
+// Config is the configuration of a Store. Log, Client and, on a node, NodeName are required.
 type Config struct {
 	Log    *slog.Logger
 	Client kubernetes.Interface // from Connect
-	// Custom reads custom resources, and LoadBalancerNamespace is where those of metallb.io
-	// count. Nil: there are none.
+	// Custom reads custom resources; nil: there are no custom resources. LoadBalancerNamespace is the only namespace
+	// whose metallb.io objects count.
 	Custom                dynamic.Interface // from ConnectCustom
 	LoadBalancerNamespace string
-	// NodeName is the node we run on.
+	// NodeName is our own node.
 	NodeName string
-	// AllNodes watches every node instead of this one: routes to the pods of other nodes
-	// need their podCIDRs.
+	// AllNodes watches every node instead of our own node. Routes to the pods of other nodes need the podCIDRs of these
+	// nodes.
 	AllNodes bool
-	// EmptyAfter is how long the API server must say that most objects of a kind are gone,
-	// before they are; 0: once is enough. It is about lists; a watch that says that one
-	// object is gone is believed.
+	// EmptyAfter is the time for which the API server must repeat that most objects of a kind are gone, before the
+	// Store believes it; 0: once is enough. A watch that deletes an object is believed at once.
 	EmptyAfter time.Duration
-	// Problem is told, once, that a list is doubted. Nil: it is only logged.
+	// Problem receives the first doubt about a list. It may be nil.
 	Problem func(api.Name, api.Problem)
 }
 
-// A Store knows the objects of a cluster, as the API server last sent them, and hands
-// them to subscribers. It reads a kind from its first subscription on.
-// Its methods may be called by any goroutine.
+// A Store keeps the objects of a cluster, as the API server last sent them, and hands them to subscribers. It reads a
+// kind from the kind's first subscription on. Its methods may be called by any goroutine.
 type Store struct {
 	cfg     Config
 	started time.Time
@@ -55,18 +53,17 @@ type Store struct {
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
 	metallb  metallb
-	// What NetworkPolicies are about.
+	// The input of NetworkPolicies.
 	policies   *Feed[networkpolicy.Policy]
 	namespaces *Feed[api.Namespace]
 	pods       *Feed[api.Pod]
 
-	lastNode atomic.Pointer[Node] // the one we run on, as it was last; nil: not known yet
+	lastNode atomic.Pointer[Node] // the last state of our own node; nil: not known yet
 
-	// What Run must start. mu is never held together with a lock of a feed or a
-	// subscription.
+	// mu guards the kinds that Run must start. It is never held together with a lock of a feed or a subscription.
 	mu            sync.Mutex
 	starts        []func(context.Context)
-	read          []input // the kinds that have subscriptions
+	read          []input // the kinds with subscriptions
 	pending       chan struct{}
 	subscriptions []*Subscription
 }
@@ -102,7 +99,7 @@ func open[O metav1.Object, V any](s *Store, k kind[O, V]) *Feed[V] {
 	return f
 }
 
-// start lets Run start what reads a kind; run ends with its context.
+// start makes Run call run, which reads a kind until its context ends.
 func (s *Store) start(kind input, run func(context.Context)) {
 	s.mu.Lock()
 	s.read = append(s.read, kind)
@@ -114,10 +111,10 @@ func (s *Store) start(kind input, run func(context.Context)) {
 	}
 }
 
-// Run reads what is subscribed to until ctx ends, which is no error. A server that cannot
-// be reached is logged and tried again.
+// Run reads the subscribed kinds until ctx ends, which is no error. It logs and retries requests to a server that it
+// cannot reach.
 func (s *Store) Run(ctx context.Context) error {
-	// A pacer has logged each failed try, in one line.
+	// The pacers log each failure in one line.
 	ctx = klog.NewContext(ctx, quietly(s.cfg.Log, func(message string) bool { return message == "Failed to watch" }))
 	var wg sync.WaitGroup
 	defer func() {

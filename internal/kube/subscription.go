@@ -10,34 +10,33 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// patience is how long a subscription waits for what it can do without, from the moment
-// when everything else is in: an API server that is slow altogether is waited for.
+// patience is the time that a subscription waits for optional lists, after all required lists are complete. A slow API
+// server delays the required lists too, so it gets more time.
 const patience = 5 * time.Second
 
-// A Subscription is one consumer's view of some feeds: a gate, a wake-up channel, and the
-// names that have changed since the consumer last asked. What one consumer takes, no other
-// misses. Its methods may be called by any goroutine.
+// A Subscription is one consumer's view of some feeds: a gate, a wake-up channel, and the names that have changed since
+// the last Take. Each consumer takes its own names. Its methods may be called by any goroutine.
 //
-// The gate opens when the first lists of all required feeds are in and those of the
-// optional ones are in, refused, or late.
+// The gate opens when the first lists of all required feeds are complete, and the lists of the optional feeds are
+// complete, refused, or late.
 type Subscription struct {
 	log      *slog.Logger
 	consumer string    // for the log
-	started  time.Time // changes that were caused before are not timed
+	started  time.Time // earlier changes are not timed
 
 	wake   chan struct{}
 	synced chan struct{}
 
 	mu                 sync.Mutex
 	required, optional []input
-	late               *time.Timer // nil: something required is missing
+	late               *time.Timer // nil: a required list is missing
 	tooLate            bool
-	opening, ready     bool                   // the gate is about to open, is open
-	dirty              map[api.Name]int64     // changed names, and their oldest trigger
+	opening, ready     bool                   // the gate is opening, is open
+	dirty              map[api.Name]int64     // changed names, with the oldest trigger
 	triggers           map[api.Name]time.Time // of the last Take
 }
 
-// An input is what a gate needs to know of a feed.
+// An input is a feed's side of a gate.
 type input struct {
 	kind, without string
 	progress      func() int32 // notListed, refused, listed
@@ -59,12 +58,12 @@ func (s *Store) subscribe(consumer string) *Subscription {
 // Synced is closed when the gate opens.
 func (s *Subscription) Synced() <-chan struct{} { return s.synced }
 
-// Dirty receives when something has changed since the last wake-up. One wake-up may stand
-// for many changes. There is none before Synced, and one then.
+// Dirty receives after a change since the last wake-up. One wake-up may stand for many changes. The first wake-up comes
+// with Synced.
 func (s *Subscription) Dirty() <-chan struct{} { return s.wake }
 
-// decide calls pass with the names that Take returns, after each change, until ctx ends, which is no
-// error. Beside it runs what writes what pass decides.
+// decide calls pass with the names from Take, after each change, until ctx ends, which is no error. Meanwhile the
+// writer runs, which publishes the decisions of pass.
 func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context.Context) error }, pass func(names []api.Name)) error {
 	var writes sync.WaitGroup
 	writes.Go(func() { _ = writer.Run(ctx) })
@@ -79,8 +78,8 @@ func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context
 	}
 }
 
-// Take returns the names that have changed since the last Take, sorted; what is gone is
-// among them. It returns none before Synced.
+// Take returns the names that have changed since the last Take, sorted and including deleted objects. It returns no
+// names before Synced.
 func (s *Subscription) Take() []api.Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,18 +103,16 @@ func (s *Subscription) take() []api.Name {
 	return names
 }
 
-// Triggers returns, for the names of the last Take, when the oldest of their changes was
-// caused: where the time to program it starts (kube-proxy's network_programming_duration).
-// Names whose changes carry no time are left out, and so are changes that were caused
-// before this program started.
+// Triggers returns, for the names of the last Take, the time of the oldest change: kube-proxy's
+// network_programming_duration starts there. It leaves out names whose changes have no time, and changes from before
+// this program started.
 func (s *Subscription) Triggers() map[api.Name]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.triggers
 }
 
-// mark notes that a name has changed and wakes the consumer. The lock of a feed may be
-// held.
+// mark notes that a name has changed and wakes the consumer. The lock of a feed may be held.
 func (s *Subscription) mark(name api.Name, trigger int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,17 +130,17 @@ func (s *Subscription) markLocked(name api.Name, trigger int64) {
 	s.notifyLocked()
 }
 
-// notify wakes the consumer, for a change that has no name.
+// notify wakes the consumer after a change without a name.
 func (s *Subscription) notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notifyLocked()
 }
 
-// notifyLocked leaves one wake-up for a consumer that may be busy: one is enough.
+// notifyLocked leaves one wake-up for a consumer that may be busy.
 func (s *Subscription) notifyLocked() {
 	if !s.ready {
-		return // open does it
+		return // check will wake the consumer
 	}
 	select {
 	case s.wake <- struct{}{}:
@@ -151,7 +148,7 @@ func (s *Subscription) notifyLocked() {
 	}
 }
 
-// need makes the gate wait for the inputs; for the optional ones not for ever.
+// need makes the gate wait for all required inputs, and for a limited time for the optional inputs.
 func (s *Subscription) need(required, optional []input) {
 	s.mu.Lock()
 	s.required, s.optional = required, optional
@@ -159,7 +156,7 @@ func (s *Subscription) need(required, optional []input) {
 	s.check()
 }
 
-// check opens the gate if all that it waits for is there. No lock of a feed is held.
+// check opens the gate if the lists are complete. No lock of a feed may be held.
 func (s *Subscription) check() {
 	s.mu.Lock()
 	opens := !s.opening && s.complete()
@@ -192,7 +189,7 @@ func (s *Subscription) complete() bool {
 	return false
 }
 
-// stopWaiting opens the gate without what is late.
+// stopWaiting opens the gate without the late lists.
 func (s *Subscription) stopWaiting() {
 	s.mu.Lock()
 	s.tooLate = true
@@ -200,7 +197,7 @@ func (s *Subscription) stopWaiting() {
 	s.check()
 }
 
-// logStart logs with what the consumer starts, and without what.
+// logStart logs the lists with which the consumer starts, and the missing lists.
 func (s *Subscription) logStart() {
 	attrs := []any{"consumer", s.consumer}
 	for _, in := range slices.Concat(s.required, s.optional) {
@@ -212,13 +209,13 @@ func (s *Subscription) logStart() {
 		case notListed:
 			why = "the API server has not sent it yet"
 		}
-		s.log.Warn("starting without an optional list; it is used as soon as it is there",
+		s.log.Warn("starting without an optional list; it is used when it arrives",
 			"consumer", s.consumer, "kind", in.kind, "reason", why, "meanwhile", in.without)
 	}
 	s.log.Info("initial lists received", attrs...)
 }
 
-// stop ends the wait for what is late, when the store ends.
+// stop ends the wait for late lists, at the end of the store.
 func (s *Subscription) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,23 +11,23 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A Trouble is a kind of object that the API server does not let us read now.
+// A Trouble is a kind of object that cannot be read now.
 type Trouble struct {
 	Kind    string
 	Refused bool // the API server answers, and refuses
 	Err     error
-	Without string // what happens meanwhile; empty: the kind is waited for
+	Without string // the effect; empty: the consumer waits for the kind
 	Since   time.Time
 }
 
-// troubles are what the pacers of one agent cannot read. The nil troubles keeps none.
+// troubles are the kinds that cannot be read. A nil troubles keeps no entries.
 type troubles struct {
 	mu       sync.Mutex
 	all      map[string]Trouble
-	retained map[string]int // objects of a kind that a doubted list lacks
+	retained map[string]int // by kind: the objects that a doubted list lacks
 }
 
-// noteKept notes how many objects of a kind are kept although the API server's list lacks them.
+// noteKept stores the number of objects that are kept although the API server's list lacks them.
 func (t *troubles) noteKept(kind string, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *troubles) noteKept(kind string, n int) {
 	t.retained[kind] = n
 }
 
-// Kept returns how many objects are kept although the API server's last lists lack them.
+// Kept returns the number of objects that are kept although the API server's last lists lack them.
 func (s *Store) Kept() (n int) {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
@@ -72,15 +72,14 @@ func (t *troubles) clear(kind string) {
 	delete(t.all, kind)
 }
 
-// Troubles returns the kinds that cannot be read now, sorted. An optional kind that the API
-// server does not have is no trouble.
+// Troubles returns the kinds that cannot be read now, sorted. An absent optional kind is not among them.
 func (s *Store) Troubles() []Trouble {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.troubles.all), func(a, b Trouble) int { return cmp.Compare(a.Kind, b.Kind) })
 }
 
-// Unreadable says which kinds cannot be read and why, each reason once. Empty: all can.
+// Unreadable returns the kinds that cannot be read, with each reason once; empty: all kinds can be read.
 func Unreadable(all []Trouble) string {
 	kinds, reasons := map[string][]string{}, []string{}
 	for _, t := range all {

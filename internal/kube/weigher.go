@@ -13,9 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Weigher writes the weights of pods into the EndpointSlices of the Services that ask for
-// them, once for all nodes (docs/decisions/0015). It is the controller's: one at a time. It
-// never changes a slice that is right.
+// A Weigher writes the weights of pods into the EndpointSlices of the Services that ask for weights, once for all nodes
+// (docs/decisions/0015). Only the elected controller runs it. It never writes a correct slice.
 type Weigher struct {
 	sub    *Subscription
 	store  *Store
@@ -23,16 +22,16 @@ type Weigher struct {
 	report func(api.Name, []api.Problem)
 	writer *StatusWriter[string]
 
-	// mu may be taken with the lock of a feed held, and none of those with mu held.
+	// mu may be taken while the lock of a feed is held. No lock of a feed may be taken while mu is held.
 	mu    sync.Mutex
-	users map[string]map[api.Name]bool // by namespace: the Services that ask
+	users map[string]map[api.Name]bool // by namespace: the Services that ask for weights
 }
 
-// weigherName is the owner of the annotation, in the API server's eyes.
+// weigherName is the field manager of the annotation.
 const weigherName = "fairway-weights"
 
-// NewWeigher returns a Weigher on a store, which must run too. report gets the problems of
-// each Service that asks, ofPod those of pods, whose annotations nobody else reads.
+// NewWeigher returns a Weigher on a store, which must run too. report receives the problems of each Service that asks
+// for weights. ofPod receives the problems of pods, whose annotations are read here only.
 func NewWeigher(log *slog.Logger, s *Store, report func(api.Name, []api.Problem), ofPod func(pod api.Name, uid string, p api.Problem)) *Weigher {
 	pods := podReporter{report: ofPod}
 	w := &Weigher{sub: s.subscribe("weights"), store: s, report: report, users: map[string]map[api.Name]bool{}}
@@ -99,8 +98,7 @@ func (w *Weigher) sliceChanged(name api.Name, old, new *service.Slice, _ int64) 
 	}
 }
 
-// podChanged marks the Services of the pod's namespace that ask for weights: whose pod it
-// is, their slices say.
+// podChanged marks the Services of the pod's namespace that ask for weights. Their slices show the pod's Service.
 func (w *Weigher) podChanged(pod api.Name, _, _ *PodWeight, _ int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +107,7 @@ func (w *Weigher) podChanged(pod api.Name, _, _ *PodWeight, _ int64) {
 	}
 }
 
-// Run keeps the slices' weights as the pods say, until ctx ends, which is no error.
+// Run keeps the slices' weights equal to the pods' weights, until ctx ends, which is no error.
 func (w *Weigher) Run(ctx context.Context) error {
 	return w.sub.decide(ctx, w.writer, func(names []api.Name) {
 		for _, name := range names {
@@ -118,8 +116,7 @@ func (w *Weigher) Run(ctx context.Context) error {
 	})
 }
 
-// weigh lets the slices of a Service be written as its pods say; those of one that does not
-// ask have no weights.
+// weigh queues the weights of a Service's slices. A Service that does not ask for weights has no weights.
 func (w *Weigher) weigh(name api.Name) {
 	svc, ok := w.store.services.Get(name)
 	asks := ok && svc.Weighted

@@ -14,32 +14,30 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxWeight is the largest weight of a pod: a datapath may keep a slot for each.
+// maxWeight is the largest weight of a pod, because a datapath may use a slot for each unit.
 const maxWeight = 256
 
-// maxWeightProblems is how many bad weights are named of one Service: enough to see what
-// is wrong with them.
+// maxWeightProblems is the largest number of invalid weights that are named for one Service.
 const maxWeightProblems = 3
 
-// annotationEndpointWeights of an EndpointSlice is what the controller writes, for the agents
-// of all nodes: "10.0.0.1=3 10.0.0.2=0", sorted by address. An address that is not in it
-// has no weight of its own.
+// annotationEndpointWeights is the annotation of an EndpointSlice that the controller writes for the agents of all
+// nodes: "10.0.0.1=3 10.0.0.2=0", sorted by address. A missing address has no weight of its own.
 const annotationEndpointWeights = "fairway.net/endpoint-weights"
 
-// maxEndpointWeights bounds that annotation, in bytes: the API server allows 1,000 endpoints
-// in a slice, with addresses of at most 39 characters.
+// maxEndpointWeights is the longest annotation, in bytes. The API server allows 1,000 endpoints in a slice, with
+// addresses of at most 39 characters.
 const maxEndpointWeights = 48 << 10
 
 const reasonWeight = "InvalidWeight"
 
-// A PodWeight is what the controller needs to know of a Pod: nothing, unless it has a weight.
+// A PodWeight is the weight of a Pod.
 type PodWeight struct {
 	Weight uint16
-	// Problem is why the weight, which is 1 then, cannot be what the pod says.
+	// Problem says why the annotation is invalid; the weight is 1 then.
 	Problem string
 }
 
-// ConvertPod cuts a Pod to its weight; nil if it has none.
+// ConvertPod returns a Pod's weight; nil: the Pod has no weight.
 func ConvertPod(o *corev1.Pod) *PodWeight {
 	text, ok := o.Annotations[annotationWeight]
 	if !ok {
@@ -61,8 +59,7 @@ func parseWeight(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// formatWeights returns the annotation for the weights of a slice's endpoints; empty if none
-// has one.
+// formatWeights returns the annotation with the weights of a slice's endpoints; empty: no endpoint has a weight.
 func formatWeights(s *service.Slice) string {
 	var b strings.Builder
 	last := netip.Addr{}
@@ -80,8 +77,8 @@ func formatWeights(s *service.Slice) string {
 	return b.String()
 }
 
-// readWeights gives the endpoints of a slice the weights that its annotation has for them.
-// What cannot be read is left out; one problem says so.
+// readWeights sets the weights of a slice's endpoints from its annotation. Invalid parts are left out, and cause one
+// problem.
 func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 	text := o.Annotations[annotationEndpointWeights]
 	if text == "" {
@@ -114,14 +111,13 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 	s.Problems = append(s.Problems, bad...)
 }
 
-// withWeights returns a slice with the weights that find knows of its pods, and what is
-// wrong with them, of at most so many pods. The slice that it is given stays as it is. Where
-// two pods have one address (on the host's network), the one whose name comes first counts.
+// withWeights returns a copy of a slice with its pods' weights, and problems of a limited number of pods. find returns
+// the weight of a pod. If two pods share an address (on the host's network), the pod whose name is first counts.
 func withWeights(s *service.Slice, find func(pod api.Name) (*PodWeight, bool), most int) (*service.Slice, []api.Problem) {
 	weighed := *s
 	weighed.Endpoints = slices.Clone(s.Endpoints)
 	var bad problems
-	of := map[netip.Addr]string{} // the pod whose weight counts
+	of := map[netip.Addr]string{} // by address: the pod with the weight that counts
 	for i, pod := range s.Pods.All(len(s.Endpoints)) {
 		e := &weighed.Endpoints[i]
 		e.Weight, e.HasWeight = 0, false

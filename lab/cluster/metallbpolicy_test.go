@@ -52,7 +52,7 @@ func (l *lab) metallbNamespace() {
 		}
 	}
 	out, _ := exec.Command(built.fairway, "status", "--load-balancers", "--kubeconfig", filepath.Join(l.dir(), "kubeconfig")).CombinedOutput()
-	if want := "L2Advertisement default/stray counts for nothing"; !strings.Contains(string(out), want) {
+	if want := "L2Advertisement default/stray has no effect"; !strings.Contains(string(out), want) {
 		l.Errorf("fairway status --load-balancers does not say %q:\n%s", want, out)
 	}
 	l.run("kubectl", "-n", "default", "annotate", "l2advertisement", "stray", "changed=true") // what is there can be changed

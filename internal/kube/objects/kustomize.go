@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// Kustomize returns the objects of a kustomization in a directory, in the order in which they are to be
-// applied: namespaces, kinds and roles first.
+// Kustomize returns the objects of a kustomization in a directory, in the order of installation: namespaces, kinds and
+// roles first.
 func Kustomize(disk filesys.FileSystem, dir string) ([]*unstructured.Unstructured, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy

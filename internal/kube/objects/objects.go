@@ -1,12 +1,10 @@
-// Package objects reads and writes objects of any kind, for commands that an administrator
-// runs: `fairway install` and its kin.
+// Package objects reads and writes objects of any kind, for administrators' commands such as `fairway install`.
 //
 //	kubeconfig ──> Connect ──> Client ── Get, List, Apply, Put, Patch, Delete ──> kube-apiserver
-//	                              └── discovery: which resource a kind is
+//	                              └── discovery: the resource of a kind
 //
-// It hides discovery and the dynamic client. It promises that each request has a deadline,
-// that an object that is not there is no error, and that Apply is the server's: fields that
-// others own stay theirs unless the object names them.
+// Each request has a deadline. A missing object is no error. Apply is server-side apply: fields of other owners stay,
+// unless the object names them.
 package objects
 
 import (
@@ -52,7 +50,7 @@ func RefOf(o *unstructured.Unstructured) Ref {
 	return Ref{APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// Same reports whether both name one object, whichever version of its API they name.
+// Same reports whether both refer to one object, possibly in different versions of its API.
 func (r Ref) Same(other Ref) bool {
 	a, _ := schema.ParseGroupVersion(r.APIVersion)
 	b, _ := schema.ParseGroupVersion(other.APIVersion)
@@ -75,8 +73,8 @@ type Client struct {
 	host    string
 }
 
-// Connect makes a client of what a kubeconfig file names. Empty: the file is found as
-// kubectl finds it, and the context is the file's current one. It sends nothing yet.
+// Connect makes a client from a kubeconfig file. With an empty path it finds the file as kubectl does, and with an
+// empty context it uses the file's current context. It sends nothing yet.
 func Connect(kubeconfig, context, userAgent string) (*Client, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
@@ -87,7 +85,7 @@ func Connect(kubeconfig, context, userAgent string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", text.OneLine(err))
 	}
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what it says of a request is in the request's error
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // each request's error contains klog's message
 	cfg.UserAgent, cfg.QPS, cfg.Burst = userAgent, 50, 100
 	c := &Client{host: cfg.Host}
 	if c.dynamic, err = dynamic.NewForConfig(cfg); err != nil {
@@ -100,10 +98,10 @@ func Connect(kubeconfig, context, userAgent string) (*Client, error) {
 	return c, nil
 }
 
-// Host is where requests go.
+// Host returns the API server's address.
 func (c *Client) Host() string { return c.host }
 
-// Version is that of the API server: "v1.37.1".
+// Version returns the API server's version: "v1.37.1".
 func (c *Client) Version(context.Context) (string, error) {
 	v, err := c.disco.ServerVersion()
 	if err != nil {
@@ -112,7 +110,7 @@ func (c *Client) Version(context.Context) (string, error) {
 	return v.GitVersion, nil
 }
 
-// resource returns what to send requests for a kind to; nil if the server has no such kind.
+// resource returns the client for a kind; nil if the server has no such kind.
 func (c *Client) resource(apiVersion, kind, namespace string) (dynamic.ResourceInterface, error) {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
@@ -121,7 +119,7 @@ func (c *Client) resource(apiVersion, kind, namespace string) (dynamic.ResourceI
 	gk := schema.GroupKind{Group: gv.Group, Kind: kind}
 	mapping, err := c.mapper.RESTMapping(gk, gv.Version)
 	if meta.IsNoMatchError(err) {
-		c.mapper.Reset() // the kind may have been defined since
+		c.mapper.Reset() // the kind may be new
 		mapping, err = c.mapper.RESTMapping(gk, gv.Version)
 	}
 	if meta.IsNoMatchError(err) {
@@ -156,7 +154,7 @@ func (c *Client) on(ctx context.Context, verb string, r Ref, do func(context.Con
 // ErrNoKind says that the API server does not know the object's kind.
 var ErrNoKind = errors.New("the API server has no such kind of object")
 
-// Get returns the object; nil if it, or its kind, is not there.
+// Get returns the object; nil if the object or its kind does not exist.
 func (c *Client) Get(ctx context.Context, r Ref) (o *unstructured.Unstructured, err error) {
 	err = c.on(ctx, "get", r, func(ctx context.Context, res dynamic.ResourceInterface) (err error) {
 		o, err = res.Get(ctx, r.Name, metav1.GetOptions{})
@@ -168,8 +166,8 @@ func (c *Client) Get(ctx context.Context, r Ref) (o *unstructured.Unstructured, 
 	return o, err
 }
 
-// List returns the objects of a kind, of all namespaces if none is named; none if the
-// server has no such kind.
+// List returns the objects of a kind, of all namespaces if namespace is empty. It returns no objects if the server has
+// no such kind.
 func (c *Client) List(ctx context.Context, apiVersion, kind, namespace, selector string) (all []unstructured.Unstructured, err error) {
 	err = c.on(ctx, "list", Ref{APIVersion: apiVersion, Kind: kind, Namespace: namespace}, func(ctx context.Context, res dynamic.ResourceInterface) error {
 		list, err := res.List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
@@ -184,8 +182,7 @@ func (c *Client) List(ctx context.Context, apiVersion, kind, namespace, selector
 	return all, err
 }
 
-// Apply makes the server hold what o says, and returns what it holds then; with dryRun,
-// what it would hold.
+// Apply applies o on the server and returns the result. With dryRun the server changes nothing.
 func (c *Client) Apply(ctx context.Context, o *unstructured.Unstructured, dryRun bool) (result *unstructured.Unstructured, err error) {
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -203,7 +200,7 @@ func (c *Client) Apply(ctx context.Context, o *unstructured.Unstructured, dryRun
 	return result, err
 }
 
-// Put creates o or, if it has a resource version, replaces that version and no other.
+// Put creates o or, if it has a resource version, replaces exactly that version.
 func (c *Client) Put(ctx context.Context, o *unstructured.Unstructured) (result *unstructured.Unstructured, err error) {
 	err = c.on(ctx, "write", RefOf(o), func(ctx context.Context, res dynamic.ResourceInterface) (err error) {
 		if o.GetResourceVersion() == "" {
@@ -224,7 +221,7 @@ func (c *Client) Patch(ctx context.Context, r Ref, patch []byte) error {
 	})
 }
 
-// Delete deletes the object and what belongs to it; one that is not there is deleted.
+// Delete deletes the object and its dependents. A missing object is no error.
 func (c *Client) Delete(ctx context.Context, r Ref) error {
 	background := metav1.DeletePropagationBackground
 	err := c.on(ctx, "delete", r, func(ctx context.Context, res dynamic.ResourceInterface) error {
