@@ -51,14 +51,14 @@ type namespaceLabels map[string]string
 // IPModeVIP or IPModeProxy. taken are the ports at which the nodes' own programs listen.
 func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
-		mode: mode, programPorts: taken, allocations: map[api.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		mode: mode, programPorts: taken, allocations: map[api.Name]*allocation{}, log: log, sub: s.Subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
 		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[api.Name]bool{},
 	}
-	a.balancers = open(s, balancersKind(s.cfg.Client, class))
+	a.balancers = Open(s, balancersKind(s.cfg.Client, class))
 	a.writer = newBalancerWriter(log, s, a.balancers)
-	a.names = open(s, kind[*corev1.Namespace, namespaceLabels]{
-		name: "namespaces", object: &corev1.Namespace{}, client: from(s.cfg.Client.CoreV1().Namespaces()),
-		trim: func(o *corev1.Namespace) *namespaceLabels {
+	a.names = Open(s, Kind[*corev1.Namespace, namespaceLabels]{
+		Name: "namespaces", Object: &corev1.Namespace{}, Client: From(s.cfg.Client.CoreV1().Namespaces()),
+		Trim: func(o *corev1.Namespace) *namespaceLabels {
 			l := namespaceLabels(maps.Clone(o.Labels))
 			if l == nil {
 				l = namespaceLabels{}
@@ -67,18 +67,18 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mo
 		},
 	})
 	a.report = newPoolReport(log, s)
-	a.balancers.follow(a.balancerChanged)
-	s.metallb.pools.follow(func(api.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.pools) })
-	a.names.follow(func(name api.Name, _, _ *namespaceLabels, _ int64) {
+	a.balancers.Follow(a.balancerChanged)
+	s.metallb.pools.Follow(func(api.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.pools) })
+	a.names.Follow(func(name api.Name, _, _ *namespaceLabels, _ int64) {
 		a.mu.Lock()
 		a.namespaces[name.Name] = true
 		a.mu.Unlock()
-		a.sub.notify()
+		a.sub.Notify()
 	})
-	s.nodes.follow(func(api.Name, *Node, *Node, int64) { a.changed(&a.reserved) })
-	s.ranges.follow(func(api.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reserved) })
-	s.services.follow(func(name api.Name, _, _ *service.Service, _ int64) { a.serverChanged(name) })
-	s.slices.follow(func(_ api.Name, old, new *service.Slice, _ int64) {
+	s.nodes.Follow(func(api.Name, *Node, *Node, int64) { a.changed(&a.reserved) })
+	s.ranges.Follow(func(api.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reserved) })
+	s.services.Follow(func(name api.Name, _, _ *service.Service, _ int64) { a.serverChanged(name) })
+	s.slices.Follow(func(_ api.Name, old, new *service.Slice, _ int64) {
 		for _, slice := range []*service.Slice{old, new} {
 			if slice != nil {
 				a.serverChanged(slice.Service)
@@ -86,9 +86,9 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mo
 		}
 	})
 	sub := a.sub
-	a.sub.need([]input{
-		a.balancers.gates(sub), s.metallb.pools.gates(sub), a.names.gates(sub), s.nodes.gates(sub), s.services.gates(sub), s.slices.gates(sub),
-	}, []input{s.ranges.gates(sub)})
+	a.sub.Need([]Input{
+		a.balancers.Gates(sub), s.metallb.pools.Gates(sub), a.names.Gates(sub), s.nodes.Gates(sub), s.services.Gates(sub), s.slices.Gates(sub),
+	}, []Input{s.ranges.Gates(sub)})
 	return a
 }
 
@@ -97,7 +97,7 @@ func (a *Addresses) changed(which *bool) {
 	a.mu.Lock()
 	*which = true
 	a.mu.Unlock()
-	a.sub.notify()
+	a.sub.Notify()
 }
 
 func (a *Addresses) serverChanged(name api.Name) {
@@ -107,7 +107,7 @@ func (a *Addresses) serverChanged(name api.Name) {
 }
 
 func (a *Addresses) balancerChanged(name api.Name, _, _ *Balancer, _ int64) {
-	a.sub.mark(name, 0)
+	a.sub.Mark(name, 0)
 	a.writer.Changed(name)
 }
 
@@ -116,7 +116,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 	var reports sync.WaitGroup
 	reports.Go(func() { a.report.run(ctx) })
 	defer reports.Wait()
-	return a.sub.decide(ctx, a.writer, a.decide)
+	return a.sub.Decide(ctx, a.writer, a.decide)
 }
 
 // decide updates the allocator and publishes its decisions.

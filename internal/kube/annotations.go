@@ -113,7 +113,7 @@ func trimPrefixes(keys []string) (names []string) {
 }
 
 // annotations reads a Service's annotations into svc. An invalid value is ignored and reported.
-func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
+func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 	read := func(key string) (string, bool) {
 		value, ok := o.Annotations[key]
 		return readAnnotation(value), ok
@@ -125,7 +125,7 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 		a, err := service.ParseAlgorithm(value)
 		if err != nil {
-			bad.add(reasonAnnotation, "annotation %s: %v; using the node's default", key, err)
+			bad.Add(reasonAnnotation, "annotation %s: %v; using the node's default", key, err)
 		} else {
 			svc.Balance, svc.Balanced = a, true
 		}
@@ -137,13 +137,13 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 			svc.Weighted = true
 		case "false":
 		default:
-			bad.add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, value)
+			bad.Add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, value)
 		}
 	}
 	if value, ok := read(annotationClose); ok {
 		c, err := service.ParseTerminationPolicy(value)
 		if err != nil {
-			bad.add(reasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
+			bad.Add(reasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
 		}
 		svc.Termination = c
 	}
@@ -151,21 +151,21 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		svc.Egress = egressOf(o, value, bad)
 	}
 	for _, message := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
-		bad.add(reasonUnknownAnnotation, "%s", message)
+		bad.Add(reasonUnknownAnnotation, "%s", message)
 	}
 }
 
 // egressOf reads the annotation that lets pods leave the cluster with a Service's address.
-func egressOf(o *corev1.Service, value string, bad *problems) *service.Egress {
+func egressOf(o *corev1.Service, value string, bad *Problems) *service.Egress {
 	switch {
 	case o.Spec.Type != corev1.ServiceTypeLoadBalancer:
-		bad.add(reasonAnnotation, "annotation %s has no effect: the Service is not of type LoadBalancer", annotationEgress)
+		bad.Add(reasonAnnotation, "annotation %s has no effect: the Service is not of type LoadBalancer", annotationEgress)
 	case value == "namespace":
 		return &service.Egress{All: true}
 	case value != "pods":
-		bad.add(reasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", annotationEgress, value)
+		bad.Add(reasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", annotationEgress, value)
 	case len(o.Spec.Selector) == 0:
-		bad.add(reasonAnnotation, "annotation %s has no effect: the Service has no selector", annotationEgress)
+		bad.Add(reasonAnnotation, "annotation %s has no effect: the Service has no selector", annotationEgress)
 	default:
 		return &service.Egress{Selector: o.Spec.Selector}
 	}

@@ -71,9 +71,9 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	}
 	var pending []api.Name
 	outside := outsideAddrs{}
-	in.Services = allOf(ctx, &l, kind[*corev1.Service, announce.Service]{
-		name: "services", client: from(a.client.CoreV1().Services(metav1.NamespaceAll)),
-		trim: func(o *corev1.Service) *announce.Service {
+	in.Services = allOf(ctx, &l, Kind[*corev1.Service, announce.Service]{
+		Name: "services", Client: From(a.client.CoreV1().Services(metav1.NamespaceAll)),
+		Trim: func(o *corev1.Service) *announce.Service {
 			v := convertBalanced(o, a.class)
 			if v != nil && len(o.Status.LoadBalancer.Ingress) == 0 {
 				pending = append(pending, v.Name)
@@ -84,7 +84,7 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 			return v
 		},
 	})
-	nodes := allOf(ctx, &l, kind[*corev1.Node, announce.Node]{name: "nodes", client: from(a.client.CoreV1().Nodes()), trim: convertAnnounceNode})
+	nodes := allOf(ctx, &l, Kind[*corev1.Node, announce.Node]{Name: "nodes", Client: From(a.client.CoreV1().Nodes()), Trim: convertAnnounceNode})
 	slices.SortFunc(nodes, func(a, b *announce.Node) int { return strings.Compare(a.Name, b.Name) })
 	for _, n := range nodes {
 		in.Nodes = append(in.Nodes, *n)
@@ -117,7 +117,7 @@ type outsideAddrs map[netip.Addr][]api.Name
 
 func (all outsideAddrs) add(name api.Name, ingress []corev1.LoadBalancerIngress) {
 	for _, i := range ingress {
-		if a, err := parseAddr(i.IP); err == nil && deref(i.IPMode, IPModeVIP) == IPModeProxy {
+		if a, err := ParseAddr(i.IP); err == nil && deref(i.IPMode, IPModeVIP) == IPModeProxy {
 			all[a] = append(all[a], name)
 		}
 	}
@@ -209,20 +209,20 @@ type namedState struct {
 type lists struct{ err error }
 
 // allOf lists a kind once. If the API server does not have the kind, allOf returns no objects and no error.
-func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) (all []*V) {
+func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k Kind[O, V]) (all []*V) {
 	if l.err != nil {
 		return nil
 	}
-	options := k.only
+	options := k.Only
 	options.ResourceVersion = "0" // from the API server's cache
-	list, err := k.client.list(ctx, options)
+	list, err := k.Client.list(ctx, options)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err == nil:
 		err = meta.EachListItem(list, func(o runtime.Object) error {
 			if one, ok := o.(O); ok {
-				if v := k.trim(one); v != nil {
+				if v := k.Trim(one); v != nil {
 					all = append(all, v)
 				}
 			}
@@ -230,7 +230,7 @@ func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) 
 		})
 	}
 	if err != nil {
-		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.name, text.RequestError(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
+		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.Name, text.RequestError(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
 	}
 	return all
 }

@@ -100,8 +100,8 @@ func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name ap
 	s := v.store
 	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, notified: map[api.Name]bool{}}
 	objects := metallbKind(s, k.resource, k.read)
-	objects.only.LabelSelector = announcedBy(s.cfg.NodeName).LabelSelector
-	a.feed = open(s, objects)
+	objects.Only.LabelSelector = announcedBy(s.cfg.NodeName).LabelSelector
+	a.feed = Open(s, objects)
 	a.writer = NewStatusWriter(StatusConfig[announceStatus]{Log: log, Owner: speakerOwner, Kind: k.resource,
 		Have: func(name api.Name) (announceStatus, bool) {
 			o, ok := a.feed.Get(name)
@@ -110,8 +110,8 @@ func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name ap
 		Make:  func() bool { return a.feed.progress.Load() == listed },
 		Apply: a.apply, Delete: a.remove, Names: a.feed.Names,
 	})
-	a.feed.follow(func(name api.Name, _, _ *announceStatus, _ int64) { a.writer.Changed(name) })
-	a.feed.onSettle(a.writer.ChangedAll)
+	a.feed.Follow(func(name api.Name, _, _ *announceStatus, _ int64) { a.writer.Changed(name) })
+	a.feed.OnSettle(a.writer.ChangedAll)
 	return a
 }
 

@@ -58,10 +58,10 @@ type balancerStatus struct {
 }
 
 // balancersKind reads all Services, because a Service of our class may belong to another proxy.
-func balancersKind(c kubernetes.Interface, class string) kind[*corev1.Service, Balancer] {
-	return kind[*corev1.Service, Balancer]{
-		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
-		trim: func(o *corev1.Service) *Balancer { return ConvertBalancer(o, class) },
+func balancersKind(c kubernetes.Interface, class string) Kind[*corev1.Service, Balancer] {
+	return Kind[*corev1.Service, Balancer]{
+		Name: "services", Object: &corev1.Service{}, Client: From(c.CoreV1().Services(metav1.NamespaceAll)),
+		Trim: func(o *corev1.Service) *Balancer { return ConvertBalancer(o, class) },
 	}
 }
 
@@ -105,7 +105,7 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 func (b *Balancer) readStatus(o *corev1.Service) {
 	mixed := false
 	for _, i := range o.Status.LoadBalancer.Ingress {
-		a, err := parseAddr(i.IP)
+		a, err := ParseAddr(i.IP)
 		if err != nil {
 			continue // a hostname comes from another load balancer
 		}
@@ -144,7 +144,7 @@ func HeldByBalancer(o metav1.Object) bool {
 
 // readFamilies reads the address families of the ClusterIPs. The load balancer's addresses get equal families.
 func (b *Balancer) readFamilies(o *corev1.Service) {
-	var bad problems
+	var bad Problems
 	for _, a := range clusterIPs(o, &bad) {
 		b.Families = append(b.Families, ipam.FamilyOf(a))
 	}
@@ -184,7 +184,7 @@ func (b *Balancer) readRequest(o *corev1.Service) {
 		return
 	}
 	for _, text := range texts {
-		a, err := parseAddr(strings.TrimSpace(text))
+		a, err := ParseAddr(strings.TrimSpace(text))
 		if err != nil {
 			b.Refused = "invalid requested addresses: " + err.Error()
 			return

@@ -41,11 +41,11 @@ type password struct{ text string }
 // SubscribeBGP returns the BGP subscription of a speaker.
 func (v *Speaker) SubscribeBGP() *BGP {
 	s := v.store
-	b := &BGP{Subscription: s.subscribe("speaker: BGP"), speaker: v}
-	b.secrets = open(s, kind[*corev1.Secret, password]{
-		name: "secrets", without: "no session with a BGPPeer that names a passwordSecret", object: &corev1.Secret{}, client: from(s.cfg.Client.CoreV1().Secrets(s.cfg.LoadBalancerNamespace)),
-		only: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(passwordSecretType)).String()},
-		trim: func(o *corev1.Secret) *password {
+	b := &BGP{Subscription: s.Subscribe("speaker: BGP"), speaker: v}
+	b.secrets = Open(s, Kind[*corev1.Secret, password]{
+		Name: "secrets", Without: "no session with a BGPPeer that names a passwordSecret", Object: &corev1.Secret{}, Client: From(s.cfg.Client.CoreV1().Secrets(s.cfg.LoadBalancerNamespace)),
+		Only: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(passwordSecretType)).String()},
+		Trim: func(o *corev1.Secret) *password {
 			if o.Type != passwordSecretType || len(o.Data[passwordKey]) == 0 {
 				return nil
 			}
@@ -54,10 +54,10 @@ func (v *Speaker) SubscribeBGP() *BGP {
 	})
 	b.openState()
 	f := s.metallb
-	b.need([]input{
-		v.services.marks(b.Subscription), s.slices.marks(b.Subscription), v.nodes.marks(b.Subscription),
-		f.pools.marks(b.Subscription), f.bgp.marks(b.Subscription), f.peers.marks(b.Subscription), f.bfd.marks(b.Subscription), f.communities.marks(b.Subscription),
-	}, []input{b.secrets.marks(b.Subscription)})
+	b.Need([]Input{
+		v.services.Marks(b.Subscription), s.slices.Marks(b.Subscription), v.nodes.Marks(b.Subscription),
+		f.pools.Marks(b.Subscription), f.bgp.Marks(b.Subscription), f.peers.Marks(b.Subscription), f.bfd.Marks(b.Subscription), f.communities.Marks(b.Subscription),
+	}, []Input{b.secrets.Marks(b.Subscription)})
 	return b
 }
 
@@ -66,8 +66,8 @@ func (b *BGP) openState() {
 	s := b.speaker.store
 	b.name = s.stateOfSpeaker(s.cfg.NodeName)
 	states := metallbKind(s, "configurationstates", convertSpeakerState)
-	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, b.name.Name).String()
-	b.states = open(s, states)
+	states.Only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, b.name.Name).String()
+	b.states = Open(s, states)
 	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",
 		Apply: b.applyState,
 		Have: func(name api.Name) (configState, bool) {
@@ -79,13 +79,13 @@ func (b *BGP) openState() {
 		},
 		Make: func() bool { return b.states.progress.Load() == listed },
 	})
-	b.speaker.nodes.follow(func(name api.Name, _, _ *announce.Node, _ int64) {
+	b.speaker.nodes.Follow(func(name api.Name, _, _ *announce.Node, _ int64) {
 		if name.Name == s.cfg.NodeName {
 			b.state.Changed(b.name)
 		}
 	})
-	b.states.follow(func(name api.Name, _, _ *speakerState, _ int64) { b.state.Changed(name) })
-	b.states.onSettle(func() { b.state.Changed(b.name) })
+	b.states.Follow(func(name api.Name, _, _ *speakerState, _ int64) { b.state.Changed(name) })
+	b.states.OnSettle(func() { b.state.Changed(b.name) })
 }
 
 // applyState writes the ConfigurationState. Its owner is the Node, so it disappears with the Node.

@@ -23,10 +23,11 @@ const (
 	reasonProtocol = "InvalidProtocol"
 )
 
-// problems collects the parts that a converter leaves out, at most service.ProblemLimit.
-type problems []api.Problem
+// Problems collects the parts that a converter leaves out, at most service.ProblemLimit.
+type Problems []api.Problem
 
-func (p *problems) add(reason, format string, args ...any) {
+// Add adds a problem.
+func (p *Problems) Add(reason, format string, args ...any) {
 	*p = api.AddProblem(*p, reason, format, args...)
 }
 
@@ -40,7 +41,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 		InternalLocal: o.Spec.InternalTrafficPolicy != nil &&
 			*o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 	}
-	var bad problems
+	var bad Problems
 	svc.ClusterIPs = clusterIPs(o, &bad)
 	if len(svc.ClusterIPs) > 0 {
 		svc.Ports = servicePorts(o.Spec.Ports, &bad)
@@ -80,12 +81,12 @@ func affinity(spec corev1.ServiceSpec) time.Duration {
 }
 
 // addrs reads addresses for outside clients.
-func addrs(texts []string, reason, what string, bad *problems) []netip.Addr {
+func addrs(texts []string, reason, what string, bad *Problems) []netip.Addr {
 	var out []netip.Addr
 	for _, text := range texts {
-		a, err := parseAddr(text)
+		a, err := ParseAddr(text)
 		if err != nil {
-			bad.add(reason, "%s %q is left out: %v", what, text, err)
+			bad.Add(reason, "%s %q is left out: %v", what, text, err)
 			continue
 		}
 		out = append(out, a)
@@ -96,7 +97,7 @@ func addrs(texts []string, reason, what string, bad *problems) []netip.Addr {
 // balancerIPs returns the addresses to which a load balancer sends packets unchanged. A load balancer of mode Proxy
 // replaces the destination by a node's or a pod's address. Packets to its own address are still on their way to it, so
 // the node must not catch them (KEP-1860).
-func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *problems) []netip.Addr {
+func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *Problems) []netip.Addr {
 	var texts []string
 	for _, i := range ingress {
 		if i.IP != "" && (i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP) {
@@ -130,12 +131,12 @@ func checkedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
 
 // sourceRanges reads loadBalancerSourceRanges. White space around a range is allowed, as always in Kubernetes. If no
 // range is valid, no client is allowed: an empty list would open the address to all clients.
-func sourceRanges(texts []string, bad *problems) []netip.Prefix {
+func sourceRanges(texts []string, bad *Problems) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {
-		p, ok := parsePrefix(strings.TrimSpace(text))
+		p, ok := ParsePrefix(strings.TrimSpace(text))
 		if !ok {
-			bad.add("InvalidSourceRange", "loadBalancerSourceRange %q is left out: it is not a CIDR", text)
+			bad.Add("InvalidSourceRange", "loadBalancerSourceRange %q is left out: it is not a CIDR", text)
 			continue
 		}
 		out = append(out, p)
@@ -146,7 +147,7 @@ func sourceRanges(texts []string, bad *problems) []netip.Prefix {
 	return out
 }
 
-func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
+func clusterIPs(o *corev1.Service, bad *Problems) []netip.Addr {
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
@@ -159,14 +160,14 @@ func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
 		if text == "" || text == corev1.ClusterIPNone {
 			continue
 		}
-		ip, err := parseAddr(text)
+		ip, err := ParseAddr(text)
 		switch {
 		case err != nil:
-			bad.add(reasonAddress, "clusterIP %v; it is left out", err)
+			bad.Add(reasonAddress, "clusterIP %v; it is left out", err)
 		case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast():
-			bad.add(reasonAddress, "clusterIP %q cannot belong to a Service; it is left out", text)
+			bad.Add(reasonAddress, "clusterIP %q cannot belong to a Service; it is left out", text)
 		case slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == ip.Is4() }):
-			bad.add(reasonAddress, "clusterIP %q is the second of its family; it is left out", text)
+			bad.Add(reasonAddress, "clusterIP %q is the second of its family; it is left out", text)
 		default:
 			ips = append(ips, ip)
 		}
@@ -174,9 +175,9 @@ func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
 	return ips
 }
 
-// parseAddr reads an address as the API server does. Old objects may hold IPv4 numbers with leading zeros, which the
+// ParseAddr reads an address as the API server does. Old objects may hold IPv4 numbers with leading zeros, which the
 // API server has always read as decimal (KEP-4858), and IPv4 addresses mapped into IPv6.
-func parseAddr(text string) (netip.Addr, error) {
+func ParseAddr(text string) (netip.Addr, error) {
 	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	if !ok {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", text)
@@ -184,16 +185,16 @@ func parseAddr(text string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-func servicePorts(ports []corev1.ServicePort, bad *problems) []service.Port {
+func servicePorts(ports []corev1.ServicePort, bad *Problems) []service.Port {
 	out := make([]service.Port, 0, len(ports))
 	for _, p := range ports {
 		proto, err := api.ParseProto(string(p.Protocol))
 		if err != nil {
-			bad.add(reasonProtocol, "port %q: %v; it is left out", p.Name, err)
+			bad.Add(reasonProtocol, "port %q: %v; it is left out", p.Name, err)
 			continue
 		}
 		if !validPort(p.Port) {
-			bad.add(reasonPort, "port %q has the number %d, which is not in 1-65535; it is left out", p.Name, p.Port)
+			bad.Add(reasonPort, "port %q has the number %d, which is not in 1-65535; it is left out", p.Name, p.Port)
 			continue
 		}
 		q := service.Port{Name: p.Name, Proto: proto, Port: uint16(p.Port)}
@@ -201,7 +202,7 @@ func servicePorts(ports []corev1.ServicePort, bad *problems) []service.Port {
 		case validPort(p.NodePort):
 			q.NodePort = uint16(p.NodePort)
 		case p.NodePort != 0:
-			bad.add(reasonPort, "port %q has the nodePort %d, which is not in 1-65535; the port gets no nodePort", p.Name, p.NodePort)
+			bad.Add(reasonPort, "port %q has the nodePort %d, which is not in 1-65535; the port gets no nodePort", p.Name, p.NodePort)
 		}
 		out = append(out, q)
 	}
@@ -220,7 +221,7 @@ func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
 	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return s
 	}
-	var bad problems
+	var bad Problems
 	s.Ports = slicePorts(o, &bad)
 	var pods []string
 	s.Endpoints, pods = sliceEndpoints(o, &bad)
@@ -230,7 +231,7 @@ func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
 }
 
 // slicePorts leaves out ports without a number. In the API they mean "all ports", which no Service port matches.
-func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort {
+func slicePorts(o *discoveryv1.EndpointSlice, bad *Problems) []service.SlicePort {
 	out := make([]service.SlicePort, 0, len(o.Ports))
 	for _, p := range o.Ports {
 		if p.Port == nil || *p.Port == 0 {
@@ -238,12 +239,12 @@ func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort
 		}
 		name := deref(p.Name, "")
 		if !validPort(*p.Port) {
-			bad.add(reasonPort, "EndpointSlice %s: port %q has the number %d, which is not in 1-65535; it is left out", o.Name, name, *p.Port)
+			bad.Add(reasonPort, "EndpointSlice %s: port %q has the number %d, which is not in 1-65535; it is left out", o.Name, name, *p.Port)
 			continue
 		}
 		proto, err := api.ParseProto(string(deref(p.Protocol, "")))
 		if err != nil {
-			bad.add(reasonProtocol, "EndpointSlice %s: port %q: %v; it is left out", o.Name, name, err)
+			bad.Add(reasonProtocol, "EndpointSlice %s: port %q: %v; it is left out", o.Name, name, err)
 			continue
 		}
 		out = append(out, service.SlicePort{Name: name, Proto: proto, Port: uint16(*p.Port)})
@@ -252,7 +253,7 @@ func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort
 }
 
 // sliceEndpoints returns the endpoints sorted by address, and the names of their pods.
-func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.SliceEndpoint, []string) {
+func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *Problems) ([]service.SliceEndpoint, []string) {
 	type endpoint struct {
 		service.SliceEndpoint
 		pod string
@@ -261,13 +262,13 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.Slic
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		if len(e.Addresses) == 0 {
-			bad.add(reasonAddress, "EndpointSlice %s: an endpoint has no address; it is left out", o.Name)
+			bad.Add(reasonAddress, "EndpointSlice %s: an endpoint has no address; it is left out", o.Name)
 			continue
 		}
 		// In the API, all addresses of an endpoint are equivalent, and consumers should use the first address only.
 		addr, err := endpointAddr(o.AddressType, e.Addresses[0])
 		if err != nil {
-			bad.add(reasonAddress, "EndpointSlice %s: endpoint %v; it is left out", o.Name, err)
+			bad.Add(reasonAddress, "EndpointSlice %s: endpoint %v; it is left out", o.Name, err)
 			continue
 		}
 		ep := service.SliceEndpoint{
@@ -309,7 +310,7 @@ func podName(namespace string, ref *corev1.ObjectReference) string {
 // endpointAddr reads an endpoint's address. It refuses the special addresses that the API server refuses too: they
 // would lead into the node itself, or to the metadata server of its provider.
 func endpointAddr(kind discoveryv1.AddressType, text string) (netip.Addr, error) {
-	ip, err := parseAddr(text)
+	ip, err := ParseAddr(text)
 	switch {
 	case err != nil:
 		return netip.Addr{}, err

@@ -31,30 +31,30 @@ type EdgeNode struct {
 // With pods it also reads EndpointSlices.
 func (s *Store) SubscribeEdge(class string, pods bool) *Edge {
 	c := s.cfg.Client
-	v := &Edge{Services: Services{Subscription: s.subscribe("edge"), store: s, feed: open(s, edgeServicesKind(c, class))}}
-	v.nodes = open(s, kind[*corev1.Node, EdgeNode]{
-		name: "nodes", object: &corev1.Node{}, client: from(c.CoreV1().Nodes()), trim: convertEdgeNode,
+	v := &Edge{Services: Services{Subscription: s.Subscribe("edge"), store: s, feed: Open(s, edgeServicesKind(c, class))}}
+	v.nodes = Open(s, Kind[*corev1.Node, EdgeNode]{
+		Name: "nodes", Object: &corev1.Node{}, Client: From(c.CoreV1().Nodes()), Trim: convertEdgeNode,
 	})
-	v.feed.follow(v.serviceChanged)
-	v.nodes.follow(func(api.Name, *EdgeNode, *EdgeNode, int64) { v.notify() })
-	needs := []input{v.feed.input(), v.nodes.input()}
-	v.feed.onSettle(v.check)
-	v.nodes.onSettle(v.check)
+	v.feed.Follow(v.serviceChanged)
+	v.nodes.Follow(func(api.Name, *EdgeNode, *EdgeNode, int64) { v.Notify() })
+	needs := []Input{v.feed.Input(), v.nodes.Input()}
+	v.feed.OnSettle(v.Check)
+	v.nodes.OnSettle(v.Check)
 	if pods {
-		s.slices.follow(v.sliceChanged)
-		s.slices.onSettle(v.check)
-		needs = append(needs, s.slices.input())
+		s.slices.Follow(v.sliceChanged)
+		s.slices.OnSettle(v.Check)
+		needs = append(needs, s.slices.Input())
 	}
-	v.need(needs, nil)
+	v.Need(needs, nil)
 	return v
 }
 
 // edgeServicesKind reads Services of type LoadBalancer, including the Services of other proxies in the cluster.
-func edgeServicesKind(c kubernetes.Interface, class string) kind[*corev1.Service, service.Service] {
-	return kind[*corev1.Service, service.Service]{
-		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
-		only: metav1.ListOptions{FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer)},
-		trim: func(o *corev1.Service) *service.Service { return convertEdgeService(o, class) },
+func edgeServicesKind(c kubernetes.Interface, class string) Kind[*corev1.Service, service.Service] {
+	return Kind[*corev1.Service, service.Service]{
+		Name: "services", Object: &corev1.Service{}, Client: From(c.CoreV1().Services(metav1.NamespaceAll)),
+		Only: metav1.ListOptions{FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer)},
+		Trim: func(o *corev1.Service) *service.Service { return convertEdgeService(o, class) },
 	}
 }
 
@@ -65,7 +65,7 @@ func convertEdgeService(o *corev1.Service, class string) *service.Service {
 		return nil
 	}
 	svc := ConvertService(o)
-	var bad problems
+	var bad Problems
 	var texts []string
 	for _, i := range o.Status.LoadBalancer.Ingress {
 		if i.IP != "" {
@@ -85,8 +85,8 @@ func convertEdgeNode(o *corev1.Node) *EdgeNode {
 
 // SubscribeNodes returns a subscription to the nodes only.
 func (v *Edge) SubscribeNodes(consumer string) *Subscription {
-	sub := v.store.subscribe(consumer)
-	sub.need([]input{v.nodes.marks(sub)}, nil)
+	sub := v.store.Subscribe(consumer)
+	sub.Need([]Input{v.nodes.Marks(sub)}, nil)
 	return sub
 }
 

@@ -13,8 +13,8 @@ type Egress struct {
 
 // SubscribeEgress returns a subscription to Services and pods.
 func (s *Store) SubscribeEgress() *Egress {
-	v := &Egress{Subscription: s.subscribe("egress addresses"), store: s}
-	v.need([]input{s.services.marks(v.Subscription), s.pods.marks(v.Subscription)}, nil)
+	v := &Egress{Subscription: s.Subscribe("egress addresses"), store: s}
+	v.Need([]Input{s.services.Marks(v.Subscription), s.pods.Marks(v.Subscription)}, nil)
 	return v
 }
 

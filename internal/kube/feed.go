@@ -16,26 +16,26 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A kind declares one kind of API object: the way to list and watch it, and the value V that the feed keeps of each
+// A Kind declares one kind of API object: the way to list and watch it, and the value V that the feed keeps of each
 // object. To read another kind, declare it and open it (doc.go).
-type kind[O metav1.Object, V any] struct {
-	name   string // the resource, in logs and metrics: "services"
-	object runtime.Object
-	client listWatcher
-	only   metav1.ListOptions // only the selectors count
-	// trim returns the value of an object; nil: nothing of the object is needed. It runs without a lock, while a list
+type Kind[O metav1.Object, V any] struct {
+	Name   string // the resource, in logs and metrics: "services"
+	Object runtime.Object
+	Client ListWatcher
+	Only   metav1.ListOptions // only the selectors count
+	// Trim returns the value of an object; nil: nothing of the object is needed. It runs without a lock, while a list
 	// streams in.
-	trim func(O) *V
-	// trigger returns the time of the change's cause, in nanoseconds since 1970; 0: unknown. nil: always unknown.
-	trigger func(O) int64
-	// owner returns the owner of a value, which is the key of Feed.Of. nil: no index.
-	owner func(*V) api.Name
-	// without is, for the log, the effect of a kind that cannot be read.
-	without string
-	// listed is called once, after the first list and without a lock. It may be nil.
-	listed func(*Feed[V])
-	// replaced is called for each new value, without a lock. It may be nil.
-	replaced func(*V)
+	Trim func(O) *V
+	// Trigger returns the time of the change's cause, in nanoseconds since 1970; 0: unknown. nil: always unknown.
+	Trigger func(O) int64
+	// Owner returns the owner of a value, which is the key of Feed.Of. nil: no index.
+	Owner func(*V) api.Name
+	// Without is, for the log, the effect of a kind that cannot be read.
+	Without string
+	// Listed is called once, after the first list and without a lock. It may be nil.
+	Listed func(*Feed[V])
+	// Replaced is called for each new value, without a lock. It may be nil.
+	Replaced func(*V)
 }
 
 // A Feed keeps all objects of one kind, each trimmed to a V, and notifies subscribers of changes. It is the store of a
@@ -71,10 +71,10 @@ const (
 )
 
 // newFeed returns an empty feed.
-func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
+func newFeed[O metav1.Object, V any](log *slog.Logger, k Kind[O, V]) *Feed[V] {
 	f := &Feed[V]{
-		name: k.name, without: k.without, log: log,
-		owner: k.owner, first: k.listed, replaced: k.replaced,
+		name: k.Name, without: k.Without, log: log,
+		owner: k.Owner, first: k.Listed, replaced: k.Replaced,
 		all: map[api.Name]*V{}, byOwner: map[api.Name][]*V{},
 	}
 	f.trim = func(obj any) (*V, int64) {
@@ -82,11 +82,11 @@ func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
 		if !ok {
 			return nil, 0
 		}
-		v := k.trim(o)
-		if v == nil || k.trigger == nil {
+		v := k.Trim(o)
+		if v == nil || k.Trigger == nil {
 			return v, 0
 		}
-		return v, k.trigger(o)
+		return v, k.Trigger(o)
 	}
 	return f
 }
@@ -131,9 +131,9 @@ func (f *Feed[V]) Len() int {
 	return len(f.all)
 }
 
-// follow calls changed for each existing value, with old nil, and then for each change. At most one of old and new is
+// Follow calls changed for each existing value, with old nil, and then for each change. At most one of old and new is
 // nil. The feed's lock is held: changed may mark subscriptions, but must not read the feed.
-func (f *Feed[V]) follow(changed func(name api.Name, old, new *V, trigger int64)) {
+func (f *Feed[V]) Follow(changed func(name api.Name, old, new *V, trigger int64)) {
 	f.mu.Lock()
 	for name, v := range f.all {
 		changed(name, nil, v, 0)
@@ -145,16 +145,16 @@ func (f *Feed[V]) follow(changed func(name api.Name, old, new *V, trigger int64)
 	}
 }
 
-// marks makes the subscription mark the names of changed objects. It returns the feed's side of a gate.
-func (f *Feed[V]) marks(s *Subscription) input {
-	f.follow(func(name api.Name, _, _ *V, _ int64) { s.mark(name, 0) })
-	return f.gates(s)
+// Marks makes the subscription mark the names of changed objects. It returns the feed's side of a gate.
+func (f *Feed[V]) Marks(s *Subscription) Input {
+	f.Follow(func(name api.Name, _, _ *V, _ int64) { s.Mark(name, 0) })
+	return f.Gates(s)
 }
 
-// gates makes the subscription check its gate when the feed is listed or refused. It returns the feed's side of a gate.
-func (f *Feed[V]) gates(s *Subscription) input {
-	f.onSettle(s.check)
-	return f.input()
+// Gates makes the subscription check its gate when the feed is listed or refused. It returns the feed's side of a gate.
+func (f *Feed[V]) Gates(s *Subscription) Input {
+	f.OnSettle(s.Check)
+	return f.Input()
 }
 
 // put stores v (nil: gone) and reports whether the stored value changed. f.mu is held.
@@ -197,8 +197,8 @@ func (f *Feed[V]) index(old, new *V) {
 	}
 }
 
-// onSettle calls check, without a lock, when the feed is listed or refused.
-func (f *Feed[V]) onSettle(check func()) {
+// OnSettle calls check, without a lock, when the feed is listed or refused.
+func (f *Feed[V]) OnSettle(check func()) {
 	f.mu.Lock()
 	f.onProgress = append(f.onProgress, check)
 	f.mu.Unlock()
@@ -229,9 +229,9 @@ func (f *Feed[V]) setProgress(progress int32) {
 // refuse notes that the API server refuses to list the kind.
 func (f *Feed[V]) refuse() { f.setProgress(refused) }
 
-// input returns the feed's side of a gate.
-func (f *Feed[V]) input() input {
-	return input{f.name, f.without, f.progress.Load, f.Len}
+// Input returns the feed's side of a gate.
+func (f *Feed[V]) Input() Input {
+	return Input{f.name, f.without, f.progress.Load, f.Len}
 }
 
 // trimmed replaces an API object on its way to the feed. While the first list streams in, the memory holds one for each

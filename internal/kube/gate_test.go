@@ -164,9 +164,9 @@ func TestOptionalComesLate(t *testing.T) {
 }
 
 // stub is an input under the test's control.
-func stub(kind string) (*int32, input) {
+func stub(kind string) (*int32, Input) {
 	progress := new(int32)
-	return progress, input{kind: kind, without: "nothing happens", progress: func() int32 { return *progress }, len: func() int { return 0 }}
+	return progress, Input{kind: kind, without: "nothing happens", progress: func() int32 { return *progress }, len: func() int { return 0 }}
 }
 
 // TestGate holds the rule of a gate on a clock of its own.
@@ -185,14 +185,14 @@ func TestGate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &Store{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
-				sub := s.subscribe("test")
+				sub := s.Subscribe("test")
 				progress1, required := stub("a")
 				progress2, optional := stub("b")
-				sub.need([]input{required}, []input{optional})
+				sub.Need([]Input{required}, []Input{optional})
 				time.Sleep(time.Hour) // nothing is waited for yet
 				*progress1, *progress2 = test.required, test.optional
 				start := time.Now()
-				sub.check()
+				sub.Check()
 				opened := time.Duration(-1)
 				select {
 				case <-sub.Synced():

@@ -29,20 +29,20 @@ func TestAnotherKind(t *testing.T) {
 		map[schema.GroupVersionResource]string{pools: "AddressPoolList"}, pool)
 	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"})
 
-	namespaces := open(s, kind[*corev1.Namespace, string]{
-		name: "namespaces", object: &corev1.Namespace{}, client: from(client.CoreV1().Namespaces()),
-		trim: func(o *corev1.Namespace) *string { team := o.Labels["team"]; return &team },
+	namespaces := Open(s, Kind[*corev1.Namespace, string]{
+		Name: "namespaces", Object: &corev1.Namespace{}, Client: From(client.CoreV1().Namespaces()),
+		Trim: func(o *corev1.Namespace) *string { team := o.Labels["team"]; return &team },
 	})
-	cidrs := open(s, kind[*unstructured.Unstructured, string]{
-		name: "addresspools", object: &unstructured.Unstructured{}, client: from(custom.Resource(pools)),
-		trim: func(o *unstructured.Unstructured) *string {
+	cidrs := Open(s, Kind[*unstructured.Unstructured, string]{
+		Name: "addresspools", Object: &unstructured.Unstructured{}, Client: From(custom.Resource(pools)),
+		Trim: func(o *unstructured.Unstructured) *string {
 			cidr, _, _ := unstructured.NestedString(o.Object, "spec", "cidr")
 			return &cidr
 		},
 	})
 
-	sub := s.subscribe("test")
-	sub.need([]input{namespaces.marks(sub), cidrs.marks(sub)}, nil)
+	sub := s.Subscribe("test")
+	sub.Need([]Input{namespaces.Marks(sub), cidrs.Marks(sub)}, nil)
 	runUntilEnd(t, s)
 
 	waitFor(t, sub.Synced(), "Synced")

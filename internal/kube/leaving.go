@@ -24,7 +24,7 @@ func leavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {
 			continue
 		}
 		for text := range strings.FieldsSeq(c.Message) {
-			if a, err := parseAddr(text); err == nil {
+			if a, err := ParseAddr(text); err == nil {
 				addrs = append(addrs, a)
 			}
 		}
@@ -46,6 +46,6 @@ func (s balancerStatus) conditions() []metav1.Condition {
 
 // servedIPs returns the load-balancer addresses that a node serves: the published addresses, and the nodes' addresses
 // that are no longer published.
-func servedIPs(o *corev1.Service, bad *problems) []netip.Addr {
+func servedIPs(o *corev1.Service, bad *Problems) []netip.Addr {
 	return append(balancerIPs(o.Status.LoadBalancer.Ingress, bad), leavingAddrs(o.Status.Conditions)...)
 }

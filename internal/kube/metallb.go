@@ -1,47 +1,16 @@
 package kube
 
 import (
-	"fmt"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
-	"github.com/fairway-net/fairway/internal/text"
 )
 
 // metallbGroup is the API group of the objects that describe load-balancer addresses. It is MetalLB's group, so that
 // administrators need not write the objects again.
 const metallbGroup = "metallb.io"
-
-// ConnectBoth makes a client for built-in objects and a client for custom resources. It sends nothing yet.
-func ConnectBoth(c Connection) (kubernetes.Interface, dynamic.Interface, error) {
-	client, err := Connect(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	custom, err := ConnectCustom(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	return client, custom, nil
-}
-
-// ConnectCustom makes a client for custom resources. It reads files but sends nothing yet.
-func ConnectCustom(c Connection) (dynamic.Interface, error) {
-	cfg, err := c.restConfig(serviceAccount)
-	if err != nil {
-		return nil, err
-	}
-	client, err := dynamic.NewForConfig(cfg) // dynamic clients use JSON, even with another ContentType
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, text.OneLine(err))
-	}
-	return client, nil
-}
 
 // metallbResource returns the version of a metallb.io kind that Fairway reads and writes.
 func metallbResource(resource string) schema.GroupVersionResource {
@@ -54,10 +23,10 @@ func metallbResource(resource string) schema.GroupVersionResource {
 
 // metallbKind declares a kind of metallb.io. As in MetalLB, only the objects of one namespace count, because a user
 // with write access to these objects controls all announcements.
-func metallbKind[V any](s *Store, resource string, trim func(*unstructured.Unstructured) *V) kind[*unstructured.Unstructured, V] {
-	return kind[*unstructured.Unstructured, V]{
-		name: resource, object: &unstructured.Unstructured{}, trim: trim,
-		client: from(s.cfg.Custom.Resource(metallbResource(resource)).Namespace(s.cfg.LoadBalancerNamespace)),
+func metallbKind[V any](s *Store, resource string, trim func(*unstructured.Unstructured) *V) Kind[*unstructured.Unstructured, V] {
+	return Kind[*unstructured.Unstructured, V]{
+		Name: resource, Object: &unstructured.Unstructured{}, Trim: trim,
+		Client: From(s.cfg.Custom.Resource(metallbResource(resource)).Namespace(s.cfg.LoadBalancerNamespace)),
 	}
 }
 
@@ -76,12 +45,12 @@ type metallb struct {
 
 func openMetallb(s *Store) metallb {
 	return metallb{
-		pools:       open(s, metallbKind(s, "ipaddresspools", convertPool)),
-		l2:          open(s, metallbKind(s, "l2advertisements", convertL2Advertisement)),
-		bgp:         open(s, metallbKind(s, "bgpadvertisements", convertBGPAdvertisement)),
-		peers:       open(s, metallbKind(s, "bgppeers", convertBGPPeer)),
-		bfd:         open(s, metallbKind(s, "bfdprofiles", convertBFDProfile)),
-		communities: open(s, metallbKind(s, "communities", convertCommunity)),
+		pools:       Open(s, metallbKind(s, "ipaddresspools", convertPool)),
+		l2:          Open(s, metallbKind(s, "l2advertisements", convertL2Advertisement)),
+		bgp:         Open(s, metallbKind(s, "bgpadvertisements", convertBGPAdvertisement)),
+		peers:       Open(s, metallbKind(s, "bgppeers", convertBGPPeer)),
+		bfd:         Open(s, metallbKind(s, "bfdprofiles", convertBFDProfile)),
+		communities: Open(s, metallbKind(s, "communities", convertCommunity)),
 	}
 }
 
@@ -95,9 +64,9 @@ type Announcements struct {
 // SubscribeAnnouncements returns a subscription for a consumer with this name in the log. The Store needs
 // Config.Custom.
 func (s *Store) SubscribeAnnouncements(consumer string) *Announcements {
-	sub, f := s.subscribe(consumer), s.metallb
-	sub.need([]input{
-		f.pools.marks(sub), f.l2.marks(sub), f.bgp.marks(sub), f.peers.marks(sub), f.bfd.marks(sub), f.communities.marks(sub),
+	sub, f := s.Subscribe(consumer), s.metallb
+	sub.Need([]Input{
+		f.pools.Marks(sub), f.l2.Marks(sub), f.bgp.Marks(sub), f.peers.Marks(sub), f.bfd.Marks(sub), f.communities.Marks(sub),
 	}, nil)
 	return &Announcements{sub, f}
 }

@@ -7,63 +7,28 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
-	"github.com/fairway-net/fairway/internal/text"
 )
 
 // linkByEndpoints is the value of annotationLink that announces a node's number of endpoints to routers.
 const linkByEndpoints = "endpoints"
 
-// reasonConfiguration is the reason of problems in metallb.io objects.
-const reasonConfiguration = "InvalidConfiguration"
-
-// readSpec reads the spec of a custom resource. The cluster's schema may differ from ours.
-func readSpec(o *unstructured.Unstructured, spec any, bad *problems) {
-	m, _, err := unstructured.NestedMap(o.Object, "spec")
-	if err == nil {
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(m, spec)
-	}
-	if err != nil {
-		bad.add(reasonConfiguration, "it cannot be read: %v [is its CustomResourceDefinition ours?]", text.OneLine(err))
-	}
-}
-
 // selectors reads label selectors. An invalid selector matches nothing.
-func selectors(field string, all []metav1.LabelSelector, bad *problems) []api.Selector {
+func selectors(field string, all []metav1.LabelSelector, bad *Problems) []api.Selector {
 	var out []api.Selector
 	for i := range all {
-		out = append(out, selector(fmt.Sprintf("%s[%d]", field, i), &all[i], bad))
+		out = append(out, ReadSelector(fmt.Sprintf("%s[%d]", field, i), &all[i], bad))
 	}
 	return out
 }
 
-func selector(field string, s *metav1.LabelSelector, bad *problems) api.Selector {
-	var all []api.Requirement
-	for key, value := range s.MatchLabels {
-		all = append(all, api.Requirement{Key: key, Op: api.In, Values: []string{value}})
-	}
-	for _, e := range s.MatchExpressions {
-		op, err := api.ParseOperator(string(e.Operator))
-		switch valued := op == api.In || op == api.NotIn; {
-		case err != nil:
-			bad.add(reasonConfiguration, "%s: label %s: %v", field, e.Key, err)
-		case valued != (len(e.Values) > 0):
-			bad.add(reasonConfiguration, "%s: label %s: %s has %d values [In and NotIn need some, Exists and DoesNotExist have none]", field, e.Key, e.Operator, len(e.Values))
-			op = api.Nothing
-		}
-		all = append(all, api.Requirement{Key: e.Key, Op: op, Values: append([]string(nil), e.Values...)})
-	}
-	return api.NewSelector(all...)
-}
-
 func convertPool(o *unstructured.Unstructured) *ipam.Pool {
 	var spec ipAddressPoolSpec
-	var bad problems
-	readSpec(o, &spec, &bad)
+	var bad Problems
+	ReadSpec(o, &spec, &bad)
 	p := &ipam.Pool{
 		Name: o.GetName(), Labels: o.GetLabels(), Created: created(o.GetCreationTimestamp()),
 		AutoAssign: deref(spec.AutoAssign, true), AvoidBuggyIPs: spec.AvoidBuggyIPs,
@@ -71,7 +36,7 @@ func convertPool(o *unstructured.Unstructured) *ipam.Pool {
 	for _, message := range spec.Addresses {
 		r, err := ipam.ParseRange(message)
 		if err != nil {
-			bad.add(reasonConfiguration, "addresses: %v; it is left out", err)
+			bad.Add(reasonConfiguration, "addresses: %v; it is left out", err)
 			continue
 		}
 		p.Ranges = append(p.Ranges, r)
@@ -89,8 +54,8 @@ func convertPool(o *unstructured.Unstructured) *ipam.Pool {
 
 func convertL2Advertisement(o *unstructured.Unstructured) *announce.L2Advertisement {
 	var spec l2AdvertisementSpec
-	var bad problems
-	readSpec(o, &spec, &bad)
+	var bad Problems
+	ReadSpec(o, &spec, &bad)
 	a := &announce.L2Advertisement{
 		Name: o.GetName(), IPAddressPools: spec.IPAddressPools, Interfaces: spec.Interfaces,
 		IPAddressPoolSelectors: selectors("ipAddressPoolSelectors", spec.IPAddressPoolSelectors, &bad),
@@ -100,10 +65,10 @@ func convertL2Advertisement(o *unstructured.Unstructured) *announce.L2Advertisem
 	for i, p := range spec.PreferredNodeSelectors {
 		field := fmt.Sprintf("preferredNodeSelectors[%d]", i)
 		if p.Weight < 1 || p.Weight > 100 {
-			bad.add(reasonConfiguration, "%s: weight %d is not in 1-100", field, p.Weight)
+			bad.Add(reasonConfiguration, "%s: weight %d is not in 1-100", field, p.Weight)
 		}
 		a.PreferredNodeSelectors = append(a.PreferredNodeSelectors,
-			announce.PreferredNodeSelector{Weight: p.Weight, Preference: selector(field, &p.Preference, &bad)})
+			announce.PreferredNodeSelector{Weight: p.Weight, Preference: ReadSelector(field, &p.Preference, &bad)})
 	}
 	a.Problems = bad
 	return a
@@ -111,8 +76,8 @@ func convertL2Advertisement(o *unstructured.Unstructured) *announce.L2Advertisem
 
 func convertBGPAdvertisement(o *unstructured.Unstructured) *announce.BGPAdvertisement {
 	var spec bgpAdvertisementSpec
-	var bad problems
-	readSpec(o, &spec, &bad)
+	var bad Problems
+	ReadSpec(o, &spec, &bad)
 	a := &announce.BGPAdvertisement{
 		Name: o.GetName(), LocalPref: spec.LocalPref, Communities: spec.Communities, IPAddressPools: spec.IPAddressPools, Peers: spec.Peers,
 		AggregationLength: deref(spec.AggregationLength, 32), AggregationLengthV6: deref(spec.AggregationLengthV6, 128),
@@ -121,19 +86,19 @@ func convertBGPAdvertisement(o *unstructured.Unstructured) *announce.BGPAdvertis
 		ServiceSelectors:       selectors("serviceSelectors", spec.ServiceSelectors, &bad),
 	}
 	if n := a.AggregationLength; n < 1 || n > 32 {
-		bad.add(reasonConfiguration, "aggregationLength %d is not in 1-32", n)
+		bad.Add(reasonConfiguration, "aggregationLength %d is not in 1-32", n)
 	}
 	if n := a.AggregationLengthV6; n < 1 || n > 128 {
-		bad.add(reasonConfiguration, "aggregationLengthV6 %d is not in 1-128", n)
+		bad.Add(reasonConfiguration, "aggregationLengthV6 %d is not in 1-128", n)
 	}
 	if len(a.ServiceSelectors) > 0 && (a.AggregationLength != 32 || a.AggregationLengthV6 != 128) {
-		bad.add(reasonConfiguration, "serviceSelectors and an aggregation length exclude each other: the prefix would announce other Services too")
+		bad.Add(reasonConfiguration, "serviceSelectors and an aggregation length exclude each other: the prefix would announce other Services too")
 	}
 	a.Problems = bad
 	if message, ok := o.GetAnnotations()[annotationLink]; ok {
 		if a.LinkBandwidth = message == linkByEndpoints; !a.LinkBandwidth {
-			var odd problems
-			odd.add(reasonAnnotation, "annotation %s: %q is not %s; routers hear of no bandwidth", annotationLink, readAnnotation(message), linkByEndpoints)
+			var odd Problems
+			odd.Add(reasonAnnotation, "annotation %s: %q is not %s; routers hear of no bandwidth", annotationLink, readAnnotation(message), linkByEndpoints)
 			a.Ignored = odd
 		}
 	}
@@ -142,15 +107,15 @@ func convertBGPAdvertisement(o *unstructured.Unstructured) *announce.BGPAdvertis
 
 func convertBGPPeer(o *unstructured.Unstructured) *announce.BGPPeer {
 	var spec bgpPeerSpec
-	var bad problems
-	readSpec(o, &spec, &bad)
+	var bad Problems
+	ReadSpec(o, &spec, &bad)
 	addr := func(field, message string) netip.Addr {
 		if message == "" {
 			return netip.Addr{}
 		}
 		a, err := netip.ParseAddr(message)
 		if err != nil {
-			bad.add(reasonConfiguration, "%s %q is not an IP address", field, api.Cut(message, 100))
+			bad.Add(reasonConfiguration, "%s %q is not an IP address", field, api.Cut(message, 100))
 		}
 		return a.Unmap()
 	}
@@ -189,7 +154,7 @@ func bgpTimers(hold, keepalive *metav1.Duration) (time.Duration, time.Duration) 
 }
 
 // checkPeer repeats the checks of our CRD, because the cluster may have another CRD.
-func checkPeer(p *announce.BGPPeer, bad *problems) {
+func checkPeer(p *announce.BGPPeer, bad *Problems) {
 	for _, rule := range []struct {
 		broken  bool
 		message string
@@ -206,18 +171,18 @@ func checkPeer(p *announce.BGPPeer, bad *problems) {
 		{p.RouterID.IsValid() && !p.RouterID.Is4(), "routerID is not an IPv4 address"},
 	} {
 		if rule.broken {
-			bad.add(reasonConfiguration, "%s", rule.message)
+			bad.Add(reasonConfiguration, "%s", rule.message)
 		}
 	}
 }
 
 func convertBFDProfile(o *unstructured.Unstructured) *announce.BFDProfile {
 	var spec bfdProfileSpec
-	var bad problems
-	readSpec(o, &spec, &bad)
+	var bad Problems
+	ReadSpec(o, &spec, &bad)
 	within := func(field string, n, least, most int) int {
 		if n < least || n > most {
-			bad.add(reasonConfiguration, "%s %d is not in %d-%d", field, n, least, most)
+			bad.Add(reasonConfiguration, "%s %d is not in %d-%d", field, n, least, most)
 		}
 		return n
 	}
@@ -239,8 +204,8 @@ func convertBFDProfile(o *unstructured.Unstructured) *announce.BFDProfile {
 
 func convertCommunity(o *unstructured.Unstructured) *announce.Community {
 	var spec communitySpec
-	var bad problems
-	readSpec(o, &spec, &bad)
+	var bad Problems
+	ReadSpec(o, &spec, &bad)
 	c := &announce.Community{Name: o.GetName()}
 	for _, a := range spec.Communities {
 		c.Aliases = append(c.Aliases, announce.CommunityAlias(a))

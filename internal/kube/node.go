@@ -57,7 +57,7 @@ func (n Node) Primary() []netip.Addr {
 
 // ConvertNode converts a Node to the parts that the agent needs.
 func ConvertNode(o *corev1.Node) Node {
-	var bad problems
+	var bad Problems
 	n := Node{
 		Name: o.Name,
 		Zone: o.Labels[corev1.LabelTopologyZone], Created: o.CreationTimestamp.Time,
@@ -71,16 +71,16 @@ func ConvertNode(o *corev1.Node) Node {
 			if a.Type != kind {
 				continue
 			}
-			ip, err := parseAddr(a.Address)
+			ip, err := ParseAddr(a.Address)
 			if err != nil {
-				bad.add(reasonAddress, "%s %v; it is left out", kind, err)
+				bad.Add(reasonAddress, "%s %v; it is left out", kind, err)
 				continue
 			}
 			n.Addrs = append(n.Addrs, ip)
 		}
 	}
 	if many := len(n.Addrs); many > maxNodeAddrs {
-		bad.add(reasonAddress, "%d addresses are more than %d; the others are left out", many, maxNodeAddrs)
+		bad.Add(reasonAddress, "%d addresses are more than %d; the others are left out", many, maxNodeAddrs)
 		n.Addrs = slices.Clone(n.Addrs[:maxNodeAddrs])
 	}
 	n.PodCIDRs = podCIDRs(o, &bad)
@@ -88,16 +88,16 @@ func ConvertNode(o *corev1.Node) Node {
 	return n
 }
 
-func podCIDRs(o *corev1.Node, bad *problems) []netip.Prefix {
+func podCIDRs(o *corev1.Node, bad *Problems) []netip.Prefix {
 	texts := o.Spec.PodCIDRs
 	if len(texts) == 0 && o.Spec.PodCIDR != "" {
 		texts = []string{o.Spec.PodCIDR}
 	}
 	var out []netip.Prefix
 	for _, text := range texts {
-		p, ok := parsePrefix(text)
+		p, ok := ParsePrefix(text)
 		if !ok {
-			bad.add(reasonAddress, "podCIDR %q is not an address range; it is left out", text)
+			bad.Add(reasonAddress, "podCIDR %q is not an address range; it is left out", text)
 			continue
 		}
 		out = append(out, p)
@@ -105,8 +105,8 @@ func podCIDRs(o *corev1.Node, bad *problems) []netip.Prefix {
 	return out
 }
 
-// parsePrefix reads a range as the API server does (see parseAddr), and clears the bits after the prefix length.
-func parsePrefix(text string) (netip.Prefix, bool) {
+// ParsePrefix reads a range as the API server does (see ParseAddr), and clears the bits after the prefix length.
+func ParsePrefix(text string) (netip.Prefix, bool) {
 	_, ipnet, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {
 		return netip.Prefix{}, false

@@ -12,26 +12,26 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
+func (s *Store) nodesKind(c kubernetes.Interface) Kind[*corev1.Node, Node] {
 	own := fields.OneTermEqualSelector(metav1.ObjectNameField, s.cfg.NodeName).String()
 	if s.cfg.AllNodes {
 		own = ""
 	}
-	return kind[*corev1.Node, Node]{
-		name: "nodes", object: &corev1.Node{}, client: from(c.CoreV1().Nodes()),
-		only: metav1.ListOptions{FieldSelector: own},
-		trim: func(o *corev1.Node) *Node {
+	return Kind[*corev1.Node, Node]{
+		Name: "nodes", Object: &corev1.Node{}, Client: From(c.CoreV1().Nodes()),
+		Only: metav1.ListOptions{FieldSelector: own},
+		Trim: func(o *corev1.Node) *Node {
 			n := ConvertNode(o)
 			return &n
 		},
-		without: "the node's zone, addresses and podCIDRs count as unknown",
-		listed: func(*Feed[Node]) {
+		Without: "the node's zone, addresses and podCIDRs count as unknown",
+		Listed: func(*Feed[Node]) {
 			if _, known := s.Node(); !known && s.cfg.NodeName != "" {
 				s.cfg.Log.Warn("the API server does not know this node; it has no zone, addresses and podCIDRs until it does [is --hostname-override right?]",
 					"node", s.cfg.NodeName)
 			}
 		},
-		replaced: func(n *Node) {
+		Replaced: func(n *Node) {
 			if n.Name == s.cfg.NodeName {
 				s.lastNode.Store(n.or(s.lastNode.Load()))
 			}
@@ -45,8 +45,8 @@ func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
 // SubscribeNodes returns a subscription to the nodes, which it waits for, and to the ServiceCIDRs, which are optional.
 // Dirty names are the names of both kinds.
 func (s *Store) SubscribeNodes(consumer string) *Subscription {
-	sub := s.subscribe(consumer)
-	sub.need([]input{s.nodes.marks(sub)}, []input{s.ranges.marks(sub)})
+	sub := s.Subscribe(consumer)
+	sub.Need([]Input{s.nodes.Marks(sub)}, []Input{s.ranges.Marks(sub)})
 	return sub
 }
 

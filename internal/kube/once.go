@@ -11,14 +11,14 @@ import (
 func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	s := New(cfg)
 	services := s.SubscribeServices("command")
-	if err := s.readOnce(ctx, services.Synced(), "see --master, --kubeconfig and --timeout"); err != nil {
+	if err := s.ReadOnce(ctx, services.Synced(), "see --master, --kubeconfig and --timeout"); err != nil {
 		return nil, nil, err
 	}
 	return s, services, nil
 }
 
-// readOnce runs the store until synced is closed. If ctx ends first, it fails with advice.
-func (s *Store) readOnce(ctx context.Context, synced <-chan struct{}, advice string) error {
+// ReadOnce runs the store until synced is closed. If ctx ends first, it fails with advice.
+func (s *Store) ReadOnce(ctx context.Context, synced <-chan struct{}, advice string) error {
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(reading) }()

@@ -109,7 +109,7 @@ func lives(p *corev1.Pod, addr netip.Addr) bool {
 		return false
 	}
 	return slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool {
-		a, err := parseAddr(ip.IP)
+		a, err := ParseAddr(ip.IP)
 		return err == nil && a == addr
 	})
 }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
@@ -49,10 +46,10 @@ const resultValid, resultInvalid = "Valid", "Invalid"
 
 func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 	r := &poolReport{store: s}
-	r.uses = open(s, metallbKind(s, "ipaddresspools", convertPoolUse))
+	r.uses = Open(s, metallbKind(s, "ipaddresspools", convertPoolUse))
 	states := metallbKind(s, "configurationstates", convertConfigState)
-	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has a ConfigurationState too
-	r.states = open(s, states)
+	states.Only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has a ConfigurationState too
+	r.states = Open(s, states)
 	r.writer = NewStatusWriter(StatusConfig[ipam.PoolUse]{Log: log, Owner: balancerOwner, Kind: "ipaddresspools", Apply: r.applyUse,
 		Have: func(name api.Name) (ipam.PoolUse, bool) {
 			u, ok := r.uses.Get(name)
@@ -66,9 +63,9 @@ func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 		},
 		Make: func() bool { return r.states.progress.Load() == listed },
 	})
-	r.uses.follow(func(name api.Name, _, _ *ipam.PoolUse, _ int64) { r.writer.Changed(name) })
-	r.states.follow(func(name api.Name, _, _ *configState, _ int64) { r.state.Changed(name) })
-	r.states.onSettle(func() { r.state.Changed(r.stateName()) })
+	r.uses.Follow(func(name api.Name, _, _ *ipam.PoolUse, _ int64) { r.writer.Changed(name) })
+	r.states.Follow(func(name api.Name, _, _ *configState, _ int64) { r.state.Changed(name) })
+	r.states.OnSettle(func() { r.state.Changed(r.stateName()) })
 	return r
 }
 
@@ -159,35 +156,9 @@ func (r *poolReport) applyState(ctx context.Context, name api.Name, c configStat
 		labelled(map[string]string{"metallb.io/component-type": "controller"}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
-// applyMetallb is applyStatus for an object of metallb.io.
+// applyMetallb is ApplyStatus for an object of metallb.io.
 func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name api.Name, how metav1.ApplyOptions, made, status map[string]any) error {
-	return s.applyStatus(ctx, metallbResource(resource), kind, name, how, made, status)
-}
-
-// applyStatus writes the status of a custom object by server-side apply, so the fields of other owners stay. If made is
-// not nil, it is metadata, and applyStatus creates a missing object with it. A cluster-scoped object has no namespace
-// in its name.
-func (s *Store) applyStatus(ctx context.Context, resource schema.GroupVersionResource, kind string, name api.Name, how metav1.ApplyOptions, made, status map[string]any) error {
-	client := s.cfg.Custom.Resource(resource).Namespace(name.Namespace)
-	patch := func(meta, body map[string]any, subresources ...string) error {
-		meta["name"] = name.Name
-		if name.Namespace != "" {
-			meta["namespace"] = name.Namespace
-		}
-		body["apiVersion"], body["kind"], body["metadata"] = resource.GroupVersion().String(), kind, meta
-		data, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("encode %s %v: %w", kind, name, err)
-		}
-		_, err = client.Patch(ctx, name.Name, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, subresources...)
-		return err
-	}
-	if made != nil {
-		if err := patch(made, map[string]any{}); err != nil {
-			return err
-		}
-	}
-	return patch(map[string]any{}, map[string]any{"status": status}, "status")
+	return s.ApplyStatus(ctx, metallbResource(resource), kind, name, how, made, status)
 }
 
 // labelled returns metadata with labels.

@@ -14,19 +14,19 @@ import (
 // serviceRange is a ServiceCIDR, which is a range of ClusterIPs (KEP-1880).
 type serviceRange struct{ prefixes []netip.Prefix }
 
-func rangesKind(c kubernetes.Interface) kind[*networkingv1.ServiceCIDR, serviceRange] {
-	return kind[*networkingv1.ServiceCIDR, serviceRange]{
-		name: "servicecidrs", object: &networkingv1.ServiceCIDR{}, client: from(c.NetworkingV1().ServiceCIDRs()),
-		trim: func(o *networkingv1.ServiceCIDR) *serviceRange {
+func rangesKind(c kubernetes.Interface) Kind[*networkingv1.ServiceCIDR, serviceRange] {
+	return Kind[*networkingv1.ServiceCIDR, serviceRange]{
+		Name: "servicecidrs", Object: &networkingv1.ServiceCIDR{}, Client: From(c.NetworkingV1().ServiceCIDRs()),
+		Trim: func(o *networkingv1.ServiceCIDR) *serviceRange {
 			r := &serviceRange{}
 			for _, text := range o.Spec.CIDRs {
-				if p, ok := parsePrefix(text); ok { // the API server has validated it
+				if p, ok := ParsePrefix(text); ok { // the API server has validated it
 					r.prefixes = append(r.prefixes, p)
 				}
 			}
 			return r
 		},
-		without: "packets to ClusterIPs that no Service has are passed on",
+		Without: "packets to ClusterIPs that no Service has are passed on",
 	}
 }
 

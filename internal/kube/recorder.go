@@ -255,7 +255,7 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	if rep.policy {
 		version, kind, action = "networking.k8s.io/v1", "NetworkPolicy", "EnforceNetworkPolicy"
 		if rep.name.Namespace == "" {
-			version, kind = clusterPolicies.GroupVersion().String(), "ClusterNetworkPolicy"
+			version, kind = ClusterNetworkPolicies.GroupVersion().String(), "ClusterNetworkPolicy"
 		}
 	}
 	if rep.pod {

@@ -20,26 +20,26 @@ type lister[L runtime.Object] interface {
 }
 
 // A listWatcher lists and watches objects of one kind.
-type listWatcher struct {
+type ListWatcher struct {
 	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// from adapts a client of client-go.
-func from[L runtime.Object](c lister[L]) listWatcher {
-	return listWatcher{
+// From adapts a client of client-go.
+func From[L runtime.Object](c lister[L]) ListWatcher {
+	return ListWatcher{
 		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
 		watch: c.Watch,
 	}
 }
 
 // newReflector returns the reflector that updates a feed.
-func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *cache.Reflector {
+func newReflector[O metav1.Object, V any](s *Store, k Kind[O, V], f *Feed[V]) *cache.Reflector {
 	narrow := func(o metav1.ListOptions) metav1.ListOptions {
-		o.LabelSelector, o.FieldSelector = k.only.LabelSelector, k.only.FieldSelector
+		o.LabelSelector, o.FieldSelector = k.Only.LabelSelector, k.Only.FieldSelector
 		return o
 	}
-	pace := &pacer{log: s.cfg.Log, kind: k.name, without: k.without, refused: f.refuse, failed: s.metrics.failed(k.name),
+	pace := &pacer{log: s.cfg.Log, kind: k.Name, without: k.Without, refused: f.refuse, failed: s.metrics.failed(k.Name),
 		server: s.server, trouble: &s.troubles}
 	if f.guard != nil {
 		f.guard.delayNext = func(pause time.Duration) { pace.minPause = pause }
@@ -52,7 +52,7 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 			if err := pace.before(ctx); err != nil {
 				return nil, err
 			}
-			list, err := k.client.list(ctx, narrow(o))
+			list, err := k.Client.list(ctx, narrow(o))
 			pace.after(ctx, err, false, false)
 			return list, err
 		},
@@ -61,7 +61,7 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 			if err := pace.before(ctx); err != nil {
 				return nil, err
 			}
-			w, err := k.client.watch(ctx, narrow(o))
+			w, err := k.Client.watch(ctx, narrow(o))
 			if err == nil {
 				stop = w.Stop
 			}
@@ -69,35 +69,36 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 			return w, err
 		},
 	}
-	return cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), k.object, feedStore[V]{f},
-		cache.ReflectorOptions{Name: k.name, Backoff: &reflectorPause})
+	return cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), k.Object, feedStore[V]{f},
+		cache.ReflectorOptions{Name: k.Name, Backoff: &reflectorPause})
 }
 
 // Many objects contain equal names. Interning keeps one copy of each name.
 
-func intern(s *string) { *s = unique.Make(*s).Value() }
+// Intern replaces a string by its only copy.
+func Intern(s *string) { *s = unique.Make(*s).Value() }
 
 func internService(svc *service.Service) {
-	intern(&svc.Namespace)
+	Intern(&svc.Namespace)
 	for i := range svc.Ports {
-		intern(&svc.Ports[i].Name)
+		Intern(&svc.Ports[i].Name)
 	}
 }
 
 func internSlice(s *service.Slice) {
-	intern(&s.Namespace)
+	Intern(&s.Namespace)
 	s.Service.Namespace = s.Namespace
 	for i := range s.Ports {
-		intern(&s.Ports[i].Name)
+		Intern(&s.Ports[i].Name)
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		intern(&e.Node)
+		Intern(&e.Node)
 		for j := range e.NodeHints {
-			intern(&e.NodeHints[j])
+			Intern(&e.NodeHints[j])
 		}
 		for j := range e.ZoneHints {
-			intern(&e.ZoneHints[j])
+			Intern(&e.ZoneHints[j])
 		}
 	}
 }

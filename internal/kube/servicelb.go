@@ -37,26 +37,26 @@ type ServiceLB struct {
 // NewServiceLB returns the ServiceLB of a store, which must run too. class works as in NewAddresses. taken are the
 // ports at which the nodes' own programs listen.
 func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, taken []ipam.PortRange) *ServiceLB {
-	l := &ServiceLB{log: log, sub: s.subscribe("servicelb"), store: s, events: events, programPorts: taken,
+	l := &ServiceLB{log: log, sub: s.Subscribe("servicelb"), store: s, events: events, programPorts: taken,
 		failed: map[api.Name]ipam.Event{}, locals: map[api.Name]bool{}}
-	l.balancers = open(s, balancersKind(s.cfg.Client, class))
+	l.balancers = Open(s, balancersKind(s.cfg.Client, class))
 	l.writer = newBalancerWriter(log, s, l.balancers)
-	l.hosts = open(s, kind[*corev1.Node, ipam.Host]{
-		name: "nodes", object: &corev1.Node{}, client: from(s.cfg.Client.CoreV1().Nodes()), trim: ConvertHost,
+	l.hosts = Open(s, Kind[*corev1.Node, ipam.Host]{
+		Name: "nodes", Object: &corev1.Node{}, Client: From(s.cfg.Client.CoreV1().Nodes()), Trim: ConvertHost,
 	})
-	l.balancers.follow(func(name api.Name, _, _ *Balancer, _ int64) {
-		l.sub.mark(name, 0)
+	l.balancers.Follow(func(name api.Name, _, _ *Balancer, _ int64) {
+		l.sub.Mark(name, 0)
 		l.writer.Changed(name)
 	})
-	l.hosts.follow(func(api.Name, *ipam.Host, *ipam.Host, int64) { l.sub.notify() })
-	s.slices.follow(func(_ api.Name, old, new *service.Slice, _ int64) {
+	l.hosts.Follow(func(api.Name, *ipam.Host, *ipam.Host, int64) { l.sub.Notify() })
+	s.slices.Follow(func(_ api.Name, old, new *service.Slice, _ int64) {
 		for _, slice := range []*service.Slice{old, new} {
 			if slice != nil && l.isLocal(slice.Service) {
-				l.sub.notify()
+				l.sub.Notify()
 			}
 		}
 	})
-	l.sub.need([]input{l.balancers.gates(l.sub), l.hosts.gates(l.sub), s.slices.gates(l.sub)}, nil)
+	l.sub.Need([]Input{l.balancers.Gates(l.sub), l.hosts.Gates(l.sub), s.slices.Gates(l.sub)}, nil)
 	return l
 }
 
@@ -68,7 +68,7 @@ func (l *ServiceLB) isLocal(name api.Name) bool {
 
 // Run gives addresses until ctx ends, which is no error.
 func (l *ServiceLB) Run(ctx context.Context) error {
-	return l.sub.decide(ctx, l.writer, func(names []api.Name) {
+	return l.sub.Decide(ctx, l.writer, func(names []api.Name) {
 		for _, name := range names {
 			b, ok := l.balancers.Get(name)
 			switch {
@@ -153,7 +153,7 @@ func ConvertHost(o *corev1.Node) *ipam.Host {
 		}
 	}
 	for _, a := range o.Status.Addresses {
-		addr, err := parseAddr(a.Address)
+		addr, err := ParseAddr(a.Address)
 		switch {
 		case err != nil: // a host name; the nodes' feed logs invalid addresses
 		case a.Type == corev1.NodeInternalIP:

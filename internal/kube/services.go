@@ -20,11 +20,11 @@ const (
 	slicesLabels   = "!" + corev1.IsHeadlessService
 )
 
-func servicesKind(c kubernetes.Interface) kind[*corev1.Service, service.Service] {
-	return kind[*corev1.Service, service.Service]{
-		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
-		only: metav1.ListOptions{LabelSelector: servicesLabels, FieldSelector: servicesFields},
-		trim: func(o *corev1.Service) *service.Service {
+func servicesKind(c kubernetes.Interface) Kind[*corev1.Service, service.Service] {
+	return Kind[*corev1.Service, service.Service]{
+		Name: "services", Object: &corev1.Service{}, Client: From(c.CoreV1().Services(metav1.NamespaceAll)),
+		Only: metav1.ListOptions{LabelSelector: servicesLabels, FieldSelector: servicesFields},
+		Trim: func(o *corev1.Service) *service.Service {
 			svc := ConvertService(o)
 			internService(svc)
 			return svc
@@ -32,11 +32,11 @@ func servicesKind(c kubernetes.Interface) kind[*corev1.Service, service.Service]
 	}
 }
 
-func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service.Slice] {
-	return kind[*discoveryv1.EndpointSlice, service.Slice]{
-		name: "endpointslices", object: &discoveryv1.EndpointSlice{}, client: from(c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)),
-		only: metav1.ListOptions{LabelSelector: slicesLabels},
-		trim: func(o *discoveryv1.EndpointSlice) *service.Slice {
+func slicesKind(c kubernetes.Interface) Kind[*discoveryv1.EndpointSlice, service.Slice] {
+	return Kind[*discoveryv1.EndpointSlice, service.Slice]{
+		Name: "endpointslices", Object: &discoveryv1.EndpointSlice{}, Client: From(c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)),
+		Only: metav1.ListOptions{LabelSelector: slicesLabels},
+		Trim: func(o *discoveryv1.EndpointSlice) *service.Slice {
 			slice := ConvertSlice(o)
 			if slice.Service.Name == "" {
 				return nil // made for another kind of object
@@ -45,14 +45,14 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 			internSlice(slice)
 			return slice
 		},
-		trigger: func(o *discoveryv1.EndpointSlice) int64 {
+		Trigger: func(o *discoveryv1.EndpointSlice) int64 {
 			t, err := time.Parse(time.RFC3339Nano, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
 			if err != nil {
 				return 0 // most slices do not have it
 			}
 			return t.UnixNano()
 		},
-		owner: func(s *service.Slice) api.Name { return s.Service },
+		Owner: func(s *service.Slice) api.Name { return s.Service },
 	}
 }
 
@@ -69,18 +69,18 @@ type Services struct {
 // SubscribeServices returns a subscription for a consumer with this name in the log. All existing Services count as
 // changed.
 func (s *Store) SubscribeServices(consumer string) *Services {
-	v := &Services{Subscription: s.subscribe(consumer), store: s, feed: s.services}
-	s.services.follow(v.serviceChanged)
-	s.slices.follow(v.sliceChanged)
-	s.nodes.follow(func(name api.Name, _, _ *Node, _ int64) {
+	v := &Services{Subscription: s.Subscribe(consumer), store: s, feed: s.services}
+	s.services.Follow(v.serviceChanged)
+	s.slices.Follow(v.sliceChanged)
+	s.nodes.Follow(func(name api.Name, _, _ *Node, _ int64) {
 		if name.Name == s.cfg.NodeName {
-			v.notify()
+			v.Notify()
 		}
 	})
-	s.ranges.follow(func(api.Name, *serviceRange, *serviceRange, int64) { v.notify() })
-	v.need(
-		[]input{s.services.gates(v.Subscription), s.slices.gates(v.Subscription)},
-		[]input{s.nodes.gates(v.Subscription), s.ranges.gates(v.Subscription)},
+	s.ranges.Follow(func(api.Name, *serviceRange, *serviceRange, int64) { v.Notify() })
+	v.Need(
+		[]Input{s.services.Gates(v.Subscription), s.slices.Gates(v.Subscription)},
+		[]Input{s.nodes.Gates(v.Subscription), s.ranges.Gates(v.Subscription)},
 	)
 	return v
 }

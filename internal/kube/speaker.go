@@ -55,24 +55,24 @@ func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	c := s.cfg.Client
 	v := &Speaker{Announcements: s.SubscribeAnnouncements("speaker: metallb.io"), store: s}
 	v.LeaseVote = &LeaseVote{client: c.CoordinationV1().Leases(s.cfg.LoadBalancerNamespace), name: voteName, node: s.cfg.NodeName, now: time.Now}
-	v.services = open(s, kind[*corev1.Service, announce.Service]{
-		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
-		trim: func(o *corev1.Service) *announce.Service { return convertBalanced(o, class) },
+	v.services = Open(s, Kind[*corev1.Service, announce.Service]{
+		Name: "services", Object: &corev1.Service{}, Client: From(c.CoreV1().Services(metav1.NamespaceAll)),
+		Trim: func(o *corev1.Service) *announce.Service { return convertBalanced(o, class) },
 	})
-	v.nodes = open(s, kind[*corev1.Node, announce.Node]{
-		name: "nodes", object: &corev1.Node{}, client: from(c.CoreV1().Nodes()), trim: convertAnnounceNode,
+	v.nodes = Open(s, Kind[*corev1.Node, announce.Node]{
+		Name: "nodes", Object: &corev1.Node{}, Client: From(c.CoreV1().Nodes()), Trim: convertAnnounceNode,
 	})
-	v.voters = open(s, kind[*corev1.ConfigMap, votersObject]{
-		name: "configmaps", object: &corev1.ConfigMap{}, client: from(c.CoreV1().ConfigMaps(s.cfg.LoadBalancerNamespace)),
-		only: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, votersName).String()},
-		trim: convertVoters,
+	v.voters = Open(s, Kind[*corev1.ConfigMap, votersObject]{
+		Name: "configmaps", Object: &corev1.ConfigMap{}, Client: From(c.CoreV1().ConfigMaps(s.cfg.LoadBalancerNamespace)),
+		Only: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, votersName).String()},
+		Trim: convertVoters,
 	})
-	v.Subscription = s.subscribe("speaker")
+	v.Subscription = s.Subscribe("speaker")
 	f := v.feeds
-	v.need([]input{
-		v.services.marks(v.Subscription), s.slices.marks(v.Subscription), v.nodes.marks(v.Subscription), v.voters.marks(v.Subscription),
-		f.pools.marks(v.Subscription), f.l2.marks(v.Subscription),
-	}, []input{f.bgp.marks(v.Subscription), f.peers.marks(v.Subscription)})
+	v.Need([]Input{
+		v.services.Marks(v.Subscription), s.slices.Marks(v.Subscription), v.nodes.Marks(v.Subscription), v.voters.Marks(v.Subscription),
+		f.pools.Marks(v.Subscription), f.l2.Marks(v.Subscription),
+	}, []Input{f.bgp.Marks(v.Subscription), f.peers.Marks(v.Subscription)})
 	return v
 }
 
@@ -141,7 +141,7 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer || has != class {
 		return nil
 	}
-	var bad problems // the agent reports them
+	var bad Problems // the agent reports them
 	return &announce.Service{
 		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, Labels: o.Labels,
 		Addrs:               balancerIPs(o.Status.LoadBalancer.Ingress, &bad),

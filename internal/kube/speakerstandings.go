@@ -108,8 +108,8 @@ func (b *BGP) Standings(events *Recorder) *SpeakerStandings {
 		Delete: s.forgetStandings,
 		Names:  b.states.Names,
 	})
-	b.states.follow(func(name api.Name, _, _ *speakerState, _ int64) { w.writer.Changed(name) })
-	b.states.onSettle(func() { w.writer.Changed(w.name) })
+	b.states.Follow(func(name api.Name, _, _ *speakerState, _ int64) { w.writer.Changed(name) })
+	b.states.OnSettle(func() { w.writer.Changed(w.name) })
 	return w
 }
 

@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -53,17 +52,14 @@ type Store struct {
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
 	metallb  metallb
-	// The input of NetworkPolicies.
-	policies   *Feed[networkpolicy.Policy]
-	namespaces *Feed[api.Namespace]
-	pods       *Feed[api.Pod]
+	pods     *Feed[api.Pod]
 
 	lastNode atomic.Pointer[Node] // the last state of our own node; nil: not known yet
 
 	// mu guards the kinds that Run must start. It is never held together with a lock of a feed or a subscription.
 	mu            sync.Mutex
 	starts        []func(context.Context)
-	read          []input // the kinds with subscriptions
+	read          []Input // the kinds with subscriptions
 	pending       chan struct{}
 	subscriptions []*Subscription
 }
@@ -75,32 +71,36 @@ func New(cfg Config) *Store {
 	}
 	client := cfg.Client
 	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), server: newServer()}
-	s.services = open(s, servicesKind(client))
-	s.slices = open(s, slicesKind(client))
-	s.nodes = open(s, s.nodesKind(client))
+	s.services = Open(s, servicesKind(client))
+	s.slices = Open(s, slicesKind(client))
+	s.nodes = Open(s, s.nodesKind(client))
 	s.nodes.followers = append(s.nodes.followers, s.ownNodeChanged)
-	s.ranges = open(s, rangesKind(client))
+	s.ranges = Open(s, rangesKind(client))
 	if cfg.Custom != nil {
 		s.metallb = openMetallb(s)
 	}
-	s.policies = open(s, policiesKind(client))
-	s.namespaces = open(s, namespacesKind(client))
-	s.pods = open(s, policyPodsKind(client))
+	s.pods = Open(s, podsKind(client))
 	return s
 }
 
-// open makes the feed of a kind. Its reflector starts with the first subscriber.
-func open[O metav1.Object, V any](s *Store, k kind[O, V]) *Feed[V] {
+// Config returns the configuration.
+func (s *Store) Config() Config { return s.cfg }
+
+// Pods returns the feed of all pods.
+func (s *Store) Pods() *Feed[api.Pod] { return s.pods }
+
+// Open makes the feed of a kind. Its reflector starts with the first subscriber.
+func Open[O metav1.Object, V any](s *Store, k Kind[O, V]) *Feed[V] {
 	f := newFeed(s.cfg.Log, k)
 	if s.cfg.EmptyAfter > 0 {
-		f.guard = s.newGuard(k.name)
+		f.guard = s.newGuard(k.Name)
 	}
-	f.start = sync.OnceFunc(func() { s.start(f.input(), newReflector(s, k, f).RunWithContext) })
+	f.start = sync.OnceFunc(func() { s.start(f.Input(), newReflector(s, k, f).RunWithContext) })
 	return f
 }
 
 // start makes Run call run, which reads a kind until its context ends.
-func (s *Store) start(kind input, run func(context.Context)) {
+func (s *Store) start(kind Input, run func(context.Context)) {
 	s.mu.Lock()
 	s.read = append(s.read, kind)
 	s.starts = append(s.starts, run)
@@ -143,7 +143,7 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // inputs returns the kinds that are read.
-func (s *Store) inputs() []input {
+func (s *Store) inputs() []Input {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.read)

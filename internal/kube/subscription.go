@@ -28,7 +28,7 @@ type Subscription struct {
 	synced chan struct{}
 
 	mu                 sync.Mutex
-	required, optional []input
+	required, optional []Input
 	late               *time.Timer // nil: a required list is missing
 	tooLate            bool
 	opening, ready     bool                   // the gate is opening, is open
@@ -36,14 +36,42 @@ type Subscription struct {
 	triggers           map[api.Name]time.Time // of the last Take
 }
 
-// An input is a feed's side of a gate.
-type input struct {
+// An Input is a feed's side of a gate.
+type Input struct {
 	kind, without string
 	progress      func() int32 // notListed, refused, listed
 	len           func() int
 }
 
-func (s *Store) subscribe(consumer string) *Subscription {
+// OrRefused returns an Input that also counts as listed when the API server refuses the kind.
+func (in Input) OrRefused() Input {
+	progress := in.progress
+	in.progress = func() int32 {
+		if p := progress(); p != refused {
+			return p
+		}
+		return listed
+	}
+	return in
+}
+
+// OnlyIf returns an Input that counts as listed while needed returns false.
+func (in Input) OnlyIf(needed func() bool) Input {
+	progress := in.progress
+	in.progress = func() int32 {
+		if !needed() {
+			return listed
+		}
+		return progress()
+	}
+	return in
+}
+
+// Listed reports whether the first list is complete.
+func (in Input) Listed() bool { return in.progress() == listed }
+
+// Subscribe returns a subscription for a consumer, by the name that the log uses. It follows no feed yet.
+func (s *Store) Subscribe(consumer string) *Subscription {
 	sub := &Subscription{
 		log: s.cfg.Log, consumer: consumer, started: s.started,
 		wake: make(chan struct{}, 1), synced: make(chan struct{}),
@@ -62,9 +90,9 @@ func (s *Subscription) Synced() <-chan struct{} { return s.synced }
 // with Synced.
 func (s *Subscription) Dirty() <-chan struct{} { return s.wake }
 
-// decide calls pass with the names from Take, after each change, until ctx ends, which is no error. Meanwhile the
+// Decide calls pass with the names from Take, after each change, until ctx ends, which is no error. Meanwhile the
 // writer runs, which publishes the decisions of pass.
-func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context.Context) error }, pass func(names []api.Name)) error {
+func (s *Subscription) Decide(ctx context.Context, writer interface{ Run(context.Context) error }, pass func(names []api.Name)) error {
 	var writes sync.WaitGroup
 	writes.Go(func() { _ = writer.Run(ctx) })
 	defer writes.Wait()
@@ -112,8 +140,8 @@ func (s *Subscription) Triggers() map[api.Name]time.Time {
 	return s.triggers
 }
 
-// mark notes that a name has changed and wakes the consumer. The lock of a feed may be held.
-func (s *Subscription) mark(name api.Name, trigger int64) {
+// Mark notes that a name has changed and wakes the consumer. The lock of a feed may be held.
+func (s *Subscription) Mark(name api.Name, trigger int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.markLocked(name, trigger)
@@ -130,8 +158,8 @@ func (s *Subscription) markLocked(name api.Name, trigger int64) {
 	s.notifyLocked()
 }
 
-// notify wakes the consumer after a change without a name.
-func (s *Subscription) notify() {
+// Notify wakes the consumer after a change without a name.
+func (s *Subscription) Notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notifyLocked()
@@ -140,7 +168,7 @@ func (s *Subscription) notify() {
 // notifyLocked leaves one wake-up for a consumer that may be busy.
 func (s *Subscription) notifyLocked() {
 	if !s.ready {
-		return // check will wake the consumer
+		return // Check will wake the consumer
 	}
 	select {
 	case s.wake <- struct{}{}:
@@ -148,16 +176,16 @@ func (s *Subscription) notifyLocked() {
 	}
 }
 
-// need makes the gate wait for all required inputs, and for a limited time for the optional inputs.
-func (s *Subscription) need(required, optional []input) {
+// Need makes the gate wait for all required inputs, and for a limited time for the optional inputs.
+func (s *Subscription) Need(required, optional []Input) {
 	s.mu.Lock()
 	s.required, s.optional = required, optional
 	s.mu.Unlock()
-	s.check()
+	s.Check()
 }
 
-// check opens the gate if the lists are complete. No lock of a feed may be held.
-func (s *Subscription) check() {
+// Check opens the gate if the lists are complete. No lock of a feed may be held.
+func (s *Subscription) Check() {
 	s.mu.Lock()
 	opens := !s.opening && s.complete()
 	s.opening = s.opening || opens
@@ -168,18 +196,18 @@ func (s *Subscription) check() {
 	s.logStart() // reads the feeds
 	s.mu.Lock()
 	s.ready = true
+	close(s.synced)
 	s.notifyLocked()
 	s.mu.Unlock()
-	close(s.synced)
 }
 
 // complete reports whether the gate can open. s.mu is held.
 func (s *Subscription) complete() bool {
-	missing := func(in input) bool { return in.progress() != listed }
+	missing := func(in Input) bool { return in.progress() != listed }
 	if len(s.required) == 0 || slices.ContainsFunc(s.required, missing) {
 		return false
 	}
-	late := func(in input) bool { return in.progress() == notListed }
+	late := func(in Input) bool { return in.progress() == notListed }
 	if s.tooLate || !slices.ContainsFunc(s.optional, late) {
 		return true
 	}
@@ -194,7 +222,7 @@ func (s *Subscription) stopWaiting() {
 	s.mu.Lock()
 	s.tooLate = true
 	s.mu.Unlock()
-	s.check()
+	s.Check()
 }
 
 // logStart logs the lists with which the consumer starts, and the missing lists.

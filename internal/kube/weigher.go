@@ -34,7 +34,7 @@ const weigherName = "fairway-weights"
 // for weights. ofPod receives the problems of pods, whose annotations are read here only.
 func NewWeigher(log *slog.Logger, s *Store, report func(api.Name, []api.Problem), ofPod func(pod api.Name, uid string, p api.Problem)) *Weigher {
 	pods := podReporter{report: ofPod}
-	w := &Weigher{sub: s.subscribe("weights"), store: s, report: report, users: map[string]map[api.Name]bool{}}
+	w := &Weigher{sub: s.Subscribe("weights"), store: s, report: report, users: map[string]map[api.Name]bool{}}
 	w.writer = NewStatusWriter(StatusConfig[string]{
 		Log: log, Owner: weigherName, Kind: "endpointslices", Apply: w.apply,
 		Have: func(name api.Name) (string, bool) {
@@ -45,15 +45,15 @@ func NewWeigher(log *slog.Logger, s *Store, report func(api.Name, []api.Problem)
 			return formatWeights(slice), true
 		},
 	})
-	w.pods = open(s, kind[*corev1.Pod, PodWeight]{
-		name: "pods", object: &corev1.Pod{}, client: from(s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)),
-		trim: func(o *corev1.Pod) *PodWeight { pods.check(o); return ConvertPod(o) },
-		only: metav1.ListOptions{FieldSelector: "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)},
+	w.pods = Open(s, Kind[*corev1.Pod, PodWeight]{
+		Name: "pods", Object: &corev1.Pod{}, Client: From(s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)),
+		Trim: func(o *corev1.Pod) *PodWeight { pods.check(o); return ConvertPod(o) },
+		Only: metav1.ListOptions{FieldSelector: "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)},
 	})
-	s.services.follow(w.serviceChanged)
-	s.slices.follow(w.sliceChanged)
-	w.pods.follow(w.podChanged)
-	w.sub.need([]input{s.services.gates(w.sub), s.slices.gates(w.sub), w.pods.gates(w.sub)}, nil)
+	s.services.Follow(w.serviceChanged)
+	s.slices.Follow(w.sliceChanged)
+	w.pods.Follow(w.podChanged)
+	w.sub.Need([]Input{s.services.Gates(w.sub), s.slices.Gates(w.sub), w.pods.Gates(w.sub)}, nil)
 	return w
 }
 
@@ -84,7 +84,7 @@ func (w *Weigher) serviceChanged(name api.Name, old, new *service.Service, _ int
 		}
 	}
 	w.mu.Unlock()
-	w.sub.mark(name, 0)
+	w.sub.Mark(name, 0)
 }
 
 func (w *Weigher) sliceChanged(name api.Name, old, new *service.Slice, _ int64) {
@@ -93,7 +93,7 @@ func (w *Weigher) sliceChanged(name api.Name, old, new *service.Slice, _ int64) 
 	}
 	for _, s := range []*service.Slice{old, new} {
 		if s != nil {
-			w.sub.mark(s.Service, 0)
+			w.sub.Mark(s.Service, 0)
 		}
 	}
 }
@@ -103,13 +103,13 @@ func (w *Weigher) podChanged(pod api.Name, _, _ *PodWeight, _ int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name := range w.users[pod.Namespace] {
-		w.sub.mark(name, 0)
+		w.sub.Mark(name, 0)
 	}
 }
 
 // Run keeps the slices' weights equal to the pods' weights, until ctx ends, which is no error.
 func (w *Weigher) Run(ctx context.Context) error {
-	return w.sub.decide(ctx, w.writer, func(names []api.Name) {
+	return w.sub.Decide(ctx, w.writer, func(names []api.Name) {
 		for _, name := range names {
 			w.weigh(name)
 		}

@@ -84,9 +84,9 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 	if text == "" {
 		return
 	}
-	var bad problems
+	var bad Problems
 	if len(text) > maxEndpointWeights {
-		bad.add(reasonWeight, "EndpointSlice %s: annotation %s is longer than %d bytes; it is left out", o.Name, annotationEndpointWeights, maxEndpointWeights)
+		bad.Add(reasonWeight, "EndpointSlice %s: annotation %s is longer than %d bytes; it is left out", o.Name, annotationEndpointWeights, maxEndpointWeights)
 		s.Problems = append(s.Problems, bad...)
 		return
 	}
@@ -99,7 +99,7 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 		}
 		if err != nil {
 			if len(bad) == 0 {
-				bad.add(reasonWeight, "EndpointSlice %s: annotation %s: %q is not ADDRESS=WEIGHT; it is left out", o.Name, annotationEndpointWeights, readAnnotation(one))
+				bad.Add(reasonWeight, "EndpointSlice %s: annotation %s: %q is not ADDRESS=WEIGHT; it is left out", o.Name, annotationEndpointWeights, readAnnotation(one))
 			}
 			continue
 		}
@@ -116,7 +116,7 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 func withWeights(s *service.Slice, find func(pod api.Name) (*PodWeight, bool), most int) (*service.Slice, []api.Problem) {
 	weighed := *s
 	weighed.Endpoints = slices.Clone(s.Endpoints)
-	var bad problems
+	var bad Problems
 	of := map[netip.Addr]string{} // by address: the pod with the weight that counts
 	for i, pod := range s.Pods.All(len(s.Endpoints)) {
 		e := &weighed.Endpoints[i]
@@ -133,7 +133,7 @@ func withWeights(s *service.Slice, find func(pod api.Name) (*PodWeight, bool), m
 		}
 		e.Weight, e.HasWeight = p.Weight, true
 		if p.Problem != "" && len(bad) < most {
-			bad.add(reasonWeight, "%s", p.Problem)
+			bad.Add(reasonWeight, "%s", p.Problem)
 		}
 	}
 	return &weighed, bad

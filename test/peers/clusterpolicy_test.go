@@ -23,7 +23,7 @@ import (
 	npainformers "sigs.k8s.io/network-policy-api/pkg/client/informers/externalversions"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/kube"
+	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/testing/policytest"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
@@ -116,7 +116,7 @@ func newTiers(t *testing.T, w *policytest.World, c *networkpolicy.Compiler) *tie
 		add(policies.Informer().GetStore().Add(o))
 		raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 		add(err)
-		ours := kube.ConvertClusterPolicy(&unstructured.Unstructured{Object: raw})
+		ours := kubepolicy.ConvertClusterPolicy(&unstructured.Unstructured{Object: raw})
 		if len(ours.Problems) > 0 {
 			t.Fatalf("%+v: %v", o, ours.Problems)
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
-	"github.com/fairway-net/fairway/internal/kube"
+	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	policynft "github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 	"github.com/fairway-net/fairway/internal/service"
@@ -148,7 +148,7 @@ func (c *policyCluster) setPolicy(n api.Name, o *networkingv1.NetworkPolicy) {
 		if o == nil {
 			compiler.SetPolicy(n, nil)
 		} else {
-			compiler.SetPolicy(n, kube.ConvertPolicy(o))
+			compiler.SetPolicy(n, kubepolicy.ConvertPolicy(o))
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/kube"
+	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/testing/policytest"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
@@ -85,7 +86,7 @@ func completeWorld(w *policytest.World, c *networkpolicy.Compiler) (all []*netwo
 			c.SetPolicy(name, nil) // it isolates nobody; the API server would fill in a direction
 			continue
 		}
-		c.SetPolicy(name, kube.ConvertPolicy(o))
+		c.SetPolicy(name, kubepolicy.ConvertPolicy(o))
 		all = append(all, o)
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kube"
+	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy/enforcer"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 )
@@ -47,7 +48,7 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 		g.Go(func() error { return resets.Run(ctx) })
 	}
 	if a.cfg.NetworkPolicy {
-		source := store.SubscribePolicies("network policy")
+		source := kubepolicy.Subscribe(store, "network policy")
 		g.Go(func() error {
 			flows := conntrack.New(conntrack.Config{Log: a.log})
 			defer flows.Close()

@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
+	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
@@ -127,7 +128,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 				g.Go(func() error { return hosts.Run(ctx) })
 			}
 			if o.policies {
-				conditions := kube.NewPolicyStatuses(log, store)
+				conditions := kubepolicy.NewStatuses(log, store)
 				g.Go(func() error { return conditions.Run(ctx) })
 			}
 			g.Go(func() error { return events.Run(ctx) })

@@ -11,6 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/kube"
+	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
@@ -34,7 +35,7 @@ func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q po
 	if err != nil {
 		return err
 	}
-	cluster, err := kube.OncePolicies(ctx, kube.Config{Log: a.Log, Client: client, Custom: custom, NodeName: a.Config.NodeName})
+	cluster, err := kubepolicy.Once(ctx, kube.Config{Log: a.Log, Client: client, Custom: custom, NodeName: a.Config.NodeName})
 	if err != nil {
 		return err
 	}

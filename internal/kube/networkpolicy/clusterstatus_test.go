@@ -1,7 +1,6 @@
-package kube
+package networkpolicy
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -9,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/kube"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,7 +26,7 @@ func cnp(t *testing.T, name string, generation int64, spec string) *unstructured
 	if err := yaml.Unmarshal([]byte(spec), &o); err != nil {
 		t.Fatal(err)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": clusterPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy", "spec": o}}
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": kube.ClusterNetworkPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy", "spec": o}}
 	u.SetName(name)
 	u.SetGeneration(generation)
 	return u
@@ -36,21 +36,21 @@ func cnp(t *testing.T, name string, generation int64, spec string) *unstructured
 // replaces the status here. What owners of fields are worth, test/policy tests with a real server.
 func withPolicies(t *testing.T, patches *atomic.Int32, all ...runtime.Object) *dynamicfake.FakeDynamicClient {
 	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{clusterPolicies: "ClusterNetworkPolicyList"}, all...)
-	custom.PrependReactor("patch", clusterPolicies.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
+		map[schema.GroupVersionResource]string{kube.ClusterNetworkPolicies: "ClusterNetworkPolicyList"}, all...)
+	custom.PrependReactor("patch", kube.ClusterNetworkPolicies.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patches.Add(1)
 		p := a.(clienttesting.PatchAction)
 		var o map[string]any
 		if err := json.Unmarshal(p.GetPatch(), &o); err != nil {
 			return true, nil, err
 		}
-		was, err := custom.Tracker().Get(clusterPolicies, "", p.GetName())
+		was, err := custom.Tracker().Get(kube.ClusterNetworkPolicies, "", p.GetName())
 		if err != nil {
 			return true, nil, err
 		}
 		now := was.DeepCopyObject().(*unstructured.Unstructured)
 		now.Object["status"] = o["status"]
-		return true, now, custom.Tracker().Update(clusterPolicies, now, "")
+		return true, now, custom.Tracker().Update(kube.ClusterNetworkPolicies, now, "")
 	})
 	return custom
 }
@@ -58,7 +58,7 @@ func withPolicies(t *testing.T, patches *atomic.Int32, all ...runtime.Object) *d
 // conditionsIn are the conditions of an object, a line for each.
 func conditionsIn(t *testing.T, custom *dynamicfake.FakeDynamicClient, name string) (text, since string) {
 	t.Helper()
-	o, err := custom.Resource(clusterPolicies).Get(t.Context(), name, metav1.GetOptions{})
+	o, err := custom.Resource(kube.ClusterNetworkPolicies).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func conditionsIn(t *testing.T, custom *dynamicfake.FakeDynamicClient, name stri
 
 // Each policy gets the conditions that say how far it is understood; a change of it brings others,
 // and nothing is written twice.
-func TestPolicyStatuses(t *testing.T) {
+func TestStatuses(t *testing.T) {
 	const subject = "tier: Admin\npriority: 1\nsubject: {namespaces: {}}\n"
 	var patches atomic.Int32
 	custom := withPolicies(t, &patches,
@@ -81,8 +81,8 @@ func TestPolicyStatuses(t *testing.T) {
 		cnp(t, "names", 3, subject+"egress: [{action: Accept, to: [{domainNames: [example.com]}]}]"),
 		cnp(t, "block", 1, subject+"egress: [{action: Deny, to: [{networks: [192.0.2.0/77]}]}]"),
 		cnp(t, "tier", 1, "tier: Middle\npriority: 1\nsubject: {namespaces: {}}"))
-	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), Custom: custom})
-	p := NewPolicyStatuses(slog.New(slog.DiscardHandler), s)
+	s := kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), Custom: custom})
+	p := NewStatuses(slog.New(slog.DiscardHandler), s)
 	runUntilEnd(t, s)
 	stop := runStoppable(t, p.Run)
 	for name, want := range map[string]string{
@@ -99,7 +99,7 @@ func TestPolicyStatuses(t *testing.T) {
 	o := cnp(t, "block", 2, subject+"egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]")
 	o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "reason": "PartiallyAccepted",
 		"message": "", "observedGeneration": int64(1), "lastTransitionTime": since}}}
-	if err := custom.Tracker().Update(clusterPolicies, o, ""); err != nil {
+	if err := custom.Tracker().Update(kube.ClusterNetworkPolicies, o, ""); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the mended policy", func() bool {
@@ -112,8 +112,8 @@ func TestPolicyStatuses(t *testing.T) {
 
 	stop()
 	written := patches.Load()
-	s = New(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), Custom: custom})
-	p = NewPolicyStatuses(slog.New(slog.DiscardHandler), s)
+	s = kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), Custom: custom})
+	p = NewStatuses(slog.New(slog.DiscardHandler), s)
 	runUntilEnd(t, s)
 	runUntilEnd(t, p)
 	if err := custom.Tracker().Add(cnp(t, "last", 1, subject)); err != nil {
@@ -123,22 +123,4 @@ func TestPolicyStatuses(t *testing.T) {
 	if n := patches.Load() - written; n != 1 {
 		t.Errorf("another controller wrote %d statuses, want that of the new policy only", n)
 	}
-}
-
-// runStoppable runs until what it returns is called, or the test ends.
-func runStoppable(t *testing.T, run func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	stopped := false
-	stop = func() {
-		if cancel(); !stopped {
-			stopped = true
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Cleanup(stop)
-	return stop
 }

@@ -1,4 +1,4 @@
-package kube
+package networkpolicy
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -88,18 +89,18 @@ func TestPoliciesFailClosed(t *testing.T) {
 		t.Errorf("a block with host bits and a leading zero: %+v", b)
 	}
 	pod := corev1.Pod{Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}}}
-	if got := ConvertPolicyPod(&pod); len(got.Addrs) != 2 {
+	if got := kube.ConvertPolicyPod(&pod); len(got.Addrs) != 2 {
 		t.Errorf("a running pod: %v", got.Addrs)
 	}
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		finished := pod
 		finished.Status.Phase = phase
-		if got := ConvertPolicyPod(&finished); len(got.Addrs) != 0 {
+		if got := kube.ConvertPolicyPod(&finished); len(got.Addrs) != 0 {
 			t.Errorf("a pod that has %s: %v", phase, got.Addrs)
 		}
 	}
 	pod.Spec.HostNetwork = true
-	if got := ConvertPolicyPod(&pod); len(got.Addrs) != 0 || !got.HostNetwork {
+	if got := kube.ConvertPolicyPod(&pod); len(got.Addrs) != 0 || !got.HostNetwork {
 		t.Errorf("a pod on the node's network: %+v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package kube
+package networkpolicy
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
@@ -76,8 +77,8 @@ func (c *clusterConverter) problem(format string, args ...any) {
 func ConvertClusterPolicy(o *unstructured.Unstructured) *networkpolicy.ClusterPolicy {
 	p := &networkpolicy.ClusterPolicy{Name: o.GetName(), UID: string(o.GetUID())}
 	var spec clusterPolicySpec
-	var unread problems
-	if readSpec(o, &spec, &unread); len(unread) > 0 {
+	var unread kube.Problems
+	if kube.ReadSpec(o, &spec, &unread); len(unread) > 0 {
 		p.Problems, p.Invalid = []string{unread[0].Message + ": it selects no pod"}, true
 		return p
 	}
@@ -152,9 +153,9 @@ func (c *clusterConverter) peers(all []clusterPeer) (out []networkpolicy.Peer, o
 	ok = true
 	for i := range all {
 		o := &all[i]
-		var bad problems
+		var bad kube.Problems
 		selector := func(s *metav1.LabelSelector) *api.Selector {
-			l := selector(c.where, s, &bad)
+			l := kube.ReadSelector(c.where, s, &bad)
 			return &l
 		}
 		switch {
@@ -166,7 +167,7 @@ func (c *clusterConverter) peers(all []clusterPeer) (out []networkpolicy.Peer, o
 			out = append(out, networkpolicy.Peer{Nodes: selector(o.Nodes)})
 		case len(o.Networks) > 0:
 			for _, text := range o.Networks {
-				cidr, valid := parsePrefix(text)
+				cidr, valid := kube.ParsePrefix(text)
 				ok, c.invalid = ok && valid, c.invalid || !valid
 				out = append(out, networkpolicy.Peer{Block: &networkpolicy.Block{CIDR: cidr}})
 			}
@@ -220,7 +221,7 @@ func (c *clusterConverter) ports(all []clusterProtocol) (out []networkpolicy.Por
 func convertPolicyNode(o *corev1.Node) *networkpolicy.Node {
 	n := &networkpolicy.Node{Name: o.Name, Labels: o.Labels}
 	for _, a := range o.Status.Addresses {
-		if ip, err := parseAddr(a.Address); err == nil {
+		if ip, err := kube.ParseAddr(a.Address); err == nil {
 			n.Addrs = append(n.Addrs, ip)
 		}
 	}

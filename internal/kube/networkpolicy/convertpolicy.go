@@ -1,16 +1,14 @@
-package kube
+package networkpolicy
 
 import (
-	"net/netip"
 	"slices"
-	"unique"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
@@ -18,7 +16,7 @@ import (
 // that is invalid nevertheless allows nothing: a policy must not open traffic that its author meant to close.
 func ConvertPolicy(o *networkingv1.NetworkPolicy) *networkpolicy.Policy {
 	p := &networkpolicy.Policy{Name: api.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Selector: *policySelector(&o.Spec.PodSelector)}
-	intern(&p.Name.Namespace)
+	kube.Intern(&p.Name.Namespace)
 	p.Isolates[networkpolicy.Ingress] = len(o.Spec.PolicyTypes) == 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
 	p.Isolates[networkpolicy.Egress] = len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 	for _, r := range o.Spec.Ingress {
@@ -63,10 +61,10 @@ func policyPeer(o networkingv1.NetworkPolicyPeer) (p networkpolicy.Peer, ok bool
 }
 
 func policyBlock(o *networkingv1.IPBlock) (*networkpolicy.Block, bool) {
-	cidr, ok := parsePrefix(o.CIDR)
+	cidr, ok := kube.ParsePrefix(o.CIDR)
 	b := &networkpolicy.Block{CIDR: cidr}
 	for _, text := range o.Except {
-		e, parsed := parsePrefix(text)
+		e, parsed := kube.ParsePrefix(text)
 		b.Except = append(b.Except, e)
 		ok = ok && parsed
 	}
@@ -102,60 +100,6 @@ func policyPort(o networkingv1.NetworkPolicyPort) (p networkpolicy.Port, ok bool
 
 // policySelector reads a selector. An invalid requirement matches nothing.
 func policySelector(o *metav1.LabelSelector) *api.Selector {
-	s := selector("", o, &problems{})
+	s := kube.ReadSelector("", o, &kube.Problems{})
 	return &s
-}
-
-// ConvertPolicyPod converts a Pod to the model. Pods with equal labels share the strings.
-func ConvertPolicyPod(o *corev1.Pod) *api.Pod {
-	p := &api.Pod{
-		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Node: o.Spec.NodeName,
-		Created: o.CreationTimestamp.Time, HostNetwork: o.Spec.HostNetwork,
-	}
-	intern(&p.Name.Namespace)
-	intern(&p.Node)
-	if len(o.Labels) > 0 {
-		p.Labels = make(map[string]string, len(o.Labels))
-		for k, v := range o.Labels {
-			p.Labels[unique.Make(k).Value()] = unique.Make(v).Value()
-		}
-	}
-	finished := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
-	if p.HostNetwork || finished {
-		return p
-	}
-	p.Addrs = podAddrs(o)
-	for _, c := range o.Spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			p.Ports = append(p.Ports, namedPorts(c.Ports)...)
-		}
-	}
-	for _, c := range o.Spec.Containers {
-		p.Ports = append(p.Ports, namedPorts(c.Ports)...)
-	}
-	return p
-}
-
-func podAddrs(o *corev1.Pod) (all []netip.Addr) {
-	for _, ip := range o.Status.PodIPs {
-		if a, err := parseAddr(ip.IP); err == nil && !slices.Contains(all, a) {
-			all = append(all, a)
-		}
-	}
-	if a, err := parseAddr(o.Status.PodIP); err == nil && len(all) == 0 {
-		all = append(all, a)
-	}
-	return all
-}
-
-func namedPorts(ports []corev1.ContainerPort) (all []api.NamedPort) {
-	for _, p := range ports {
-		proto, err := api.ParseProto(string(p.Protocol))
-		if err == nil && p.Name != "" && p.ContainerPort > 0 && p.ContainerPort <= 65535 {
-			n := api.NamedPort{Name: p.Name, Proto: proto, Number: uint16(p.ContainerPort)}
-			intern(&n.Name)
-			all = append(all, n)
-		}
-	}
-	return all
 }

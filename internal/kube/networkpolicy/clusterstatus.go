@@ -1,4 +1,4 @@
-package kube
+package networkpolicy
 
 import (
 	"context"
@@ -9,8 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
@@ -43,29 +45,29 @@ type policyStatus struct {
 	since      map[condition]string // by type and status: the transition time
 }
 
-// PolicyStatuses writes the conditions of ClusterNetworkPolicies: whether this version understands them. The conditions
+// Statuses writes the conditions of ClusterNetworkPolicies: whether this version understands them. The conditions
 // say nothing about single nodes. Only the elected controller runs it.
-type PolicyStatuses struct {
-	store  *Store
-	feed   *Feed[policyStatus]
-	writer *StatusWriter[[]condition]
+type Statuses struct {
+	store  *kube.Store
+	feed   *kube.Feed[policyStatus]
+	writer *kube.StatusWriter[[]condition]
 }
 
-// NewPolicyStatuses returns the writer of these conditions. The store must run too, and needs Config.Custom. The writer
+// NewStatuses returns the writer of these conditions. The store must run too, and needs Config.Custom. The writer
 // does not wait for an absent kind.
-func NewPolicyStatuses(log *slog.Logger, s *Store) *PolicyStatuses {
-	p := &PolicyStatuses{store: s}
-	p.feed = open(s, kind[*unstructured.Unstructured, policyStatus]{
-		name: clusterPolicies.Resource, without: "ClusterNetworkPolicies get no status", object: &unstructured.Unstructured{},
-		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: convertPolicyStatus,
+func NewStatuses(log *slog.Logger, s *kube.Store) *Statuses {
+	p := &Statuses{store: s}
+	p.feed = kube.Open(s, kube.Kind[*unstructured.Unstructured, policyStatus]{
+		Name: kube.ClusterNetworkPolicies.Resource, Without: "ClusterNetworkPolicies get no status", Object: &unstructured.Unstructured{},
+		Client: kube.From(s.Config().Custom.Resource(kube.ClusterNetworkPolicies)), Trim: convertPolicyStatus,
 	})
-	p.writer = NewStatusWriter(StatusConfig[[]condition]{Log: log, Owner: policyStatusOwner, Kind: clusterPolicies.Resource, Apply: p.apply,
+	p.writer = kube.NewStatusWriter(kube.StatusConfig[[]condition]{Log: log, Owner: policyStatusOwner, Kind: kube.ClusterNetworkPolicies.Resource, Apply: p.apply,
 		Have: func(name api.Name) ([]condition, bool) {
 			o, ok := p.feed.Get(name)
-			return deref(o, policyStatus{}).have, ok
+			return ptr.Deref(o, policyStatus{}).have, ok
 		},
 	})
-	p.feed.follow(func(name api.Name, _, now *policyStatus, _ int64) {
+	p.feed.Follow(func(name api.Name, _, now *policyStatus, _ int64) {
 		if now == nil {
 			p.writer.Forget(name)
 			return
@@ -76,7 +78,7 @@ func NewPolicyStatuses(log *slog.Logger, s *Store) *PolicyStatuses {
 }
 
 // Run writes until ctx ends, which is no error.
-func (p *PolicyStatuses) Run(ctx context.Context) error { return p.writer.Run(ctx) }
+func (p *Statuses) Run(ctx context.Context) error { return p.writer.Run(ctx) }
 
 // convertPolicyStatus reads the current status and computes the wanted status.
 func convertPolicyStatus(o *unstructured.Unstructured) *policyStatus {
@@ -120,17 +122,17 @@ func conditionsOf(p *networkpolicy.ClusterPolicy, generation int64) []condition 
 }
 
 // apply writes the conditions by server-side apply. The conditions of other owners stay.
-func (p *PolicyStatuses) apply(ctx context.Context, name api.Name, want []condition, how metav1.ApplyOptions) error {
+func (p *Statuses) apply(ctx context.Context, name api.Name, want []condition, how metav1.ApplyOptions) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	was, _ := p.feed.Get(name)
 	all := []any{}
 	for _, c := range want {
 		since := now
-		if t := deref(was, policyStatus{}).since[condition{Type: c.Type, Status: c.Status}]; t != "" {
+		if t := ptr.Deref(was, policyStatus{}).since[condition{Type: c.Type, Status: c.Status}]; t != "" {
 			since = t
 		}
 		all = append(all, map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
 			"observedGeneration": c.Generation, "lastTransitionTime": since})
 	}
-	return p.store.applyStatus(ctx, clusterPolicies, "ClusterNetworkPolicy", name, how, nil, map[string]any{"conditions": all})
+	return p.store.ApplyStatus(ctx, kube.ClusterNetworkPolicies, "ClusterNetworkPolicy", name, how, nil, map[string]any{"conditions": all})
 }

@@ -1,12 +1,12 @@
-package kube
+package networkpolicy
 
 import (
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/kube"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,16 +23,16 @@ import (
 func TestClusterPolicies(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", Labels: map[string]string{"a": "b"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}, {Type: corev1.NodeHostName, Address: "node-2"}}}}
-	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{clusterPolicies: "ClusterNetworkPolicyList"})
+	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.ClusterNetworkPolicies: "ClusterNetworkPolicyList"})
 	var installed atomic.Bool
 	custom.PrependReactor("list", "clusternetworkpolicies", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if installed.Load() {
 			return false, nil, nil
 		}
-		return true, nil, apierrors.NewNotFound(clusterPolicies.GroupResource(), "")
+		return true, nil, apierrors.NewNotFound(kube.ClusterNetworkPolicies.GroupResource(), "")
 	})
 	client := fake.NewClientset(node)
-	v := New(Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1", Custom: custom}).subscribeAndRun(t)
+	v := subscribeAndRun(t, kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1", Custom: custom}))
 	waitFor(t, v.Synced(), "Synced")
 	for _, a := range client.Actions() {
 		if a.GetResource().Resource == "nodes" {
@@ -40,11 +40,11 @@ func TestClusterPolicies(t *testing.T) {
 		}
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": clusterPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy", "metadata": map[string]any{"name": "nodes"},
+		"apiVersion": kube.ClusterNetworkPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy", "metadata": map[string]any{"name": "nodes"},
 		"spec": map[string]any{"tier": "Admin", "priority": int64(1), "subject": map[string]any{"namespaces": map[string]any{}},
 			"egress": []any{map[string]any{"action": "Deny", "to": []any{map[string]any{"nodes": map[string]any{}}}}}},
 	}}
-	if _, err := custom.Resource(clusterPolicies).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+	if _, err := custom.Resource(kube.ClusterNetworkPolicies).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	installed.Store(true)
@@ -76,32 +76,32 @@ func TestClusterPolicies(t *testing.T) {
 
 // A list that does not come is waited for: to begin without it would open what it denies.
 func TestClusterPoliciesAreWaitedFor(t *testing.T) {
-	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{clusterPolicies: "ClusterNetworkPolicyList"})
+	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.ClusterNetworkPolicies: "ClusterNetworkPolicyList"})
 	answer, asked := make(chan struct{}), make(chan struct{}, 100)
 	custom.PrependReactor("list", "clusternetworkpolicies", func(clienttesting.Action) (bool, runtime.Object, error) {
 		asked <- struct{}{}
 		<-answer
 		return false, nil, nil
 	})
-	v := New(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), NodeName: "node-1", Custom: custom}).subscribeAndRun(t)
+	v := subscribeAndRun(t, kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), NodeName: "node-1", Custom: custom}))
 	<-asked
-	for _, f := range []func() int32{v.store.pods.progress.Load, v.store.policies.progress.Load, v.store.namespaces.progress.Load} {
-		for f() != listed {
+	for _, in := range []kube.Input{v.pods.Input(), v.policies.Input(), v.namespaces.Input()} {
+		for !in.Listed() {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	waits := func(in input) bool { return in.kind == clusterPolicies.Resource && in.progress() != listed }
-	if v.mu.Lock(); !slices.ContainsFunc(v.required, waits) || v.ready {
+	select {
+	case <-v.Synced():
 		t.Error("it does not wait for the list")
+	case <-time.After(100 * time.Millisecond): // the gate was checked when the last of the lists came
 	}
-	v.mu.Unlock()
 	close(answer)
 	waitFor(t, v.Synced(), "Synced")
 }
 
 // subscribeAndRun returns a subscription to policies of a store that runs.
-func (s *Store) subscribeAndRun(t *testing.T) *Policies {
-	v := s.SubscribePolicies("test")
+func subscribeAndRun(t *testing.T, s *kube.Store) *Policies {
+	v := Subscribe(s, "test")
 	runUntilEnd(t, s)
 	return v
 }
