@@ -20,27 +20,28 @@ import (
 // ipam's decisions into the statuses of the Services and pools, and into a ConfigurationState. Only the elected
 // controller runs it.
 type Addresses struct {
-	log          *slog.Logger
-	sub          *Subscription
-	store        *Store
-	events       *Recorder
-	balancers    *Feed[Balancer]
-	names        *Feed[namespaceLabels]
-	alloc        *ipam.Allocator
-	writer       *balancerWriter
-	report       *poolReport
-	mode         corev1.LoadBalancerIPMode
-	programPorts []ipam.PortRange
-	allocations  map[api.Name]*allocation
-	nodes        map[netip.Addr]string // by address: the node that claims it
+	log           *slog.Logger
+	sub           *Subscription
+	store         *Store
+	events        *Recorder
+	balancers     *Feed[Balancer]
+	pools         *Feed[ipam.Pool]
+	namespaceFeed *Feed[namespaceLabels]
+	alloc         *ipam.Allocator
+	writer        *balancerWriter
+	report        *poolReport
+	mode          corev1.LoadBalancerIPMode
+	programPorts  []ipam.PortRange
+	allocations   map[api.Name]*allocation
+	nodes         map[netip.Addr]string // by address: the node that claims it
 
 	// mu may be taken while the lock of a feed is held. No lock of a feed may be taken while mu is held.
-	mu         sync.Mutex
-	pools      bool // the pools have changed
-	reserved   bool // the reserved addresses may have changed
-	namespaces map[string]bool
+	mu                sync.Mutex
+	poolsChanged      bool // the pools have changed
+	reservedChanged   bool // the reserved addresses may have changed
+	changedNamespaces map[string]bool
 
-	known map[api.Name]bool // the Services that Run has seen
+	seen map[api.Name]bool // the Services that Run has seen
 }
 
 // namespaceLabels are the labels of a namespace.
@@ -52,11 +53,11 @@ type namespaceLabels map[string]string
 func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
 		mode: mode, programPorts: taken, allocations: map[api.Name]*allocation{}, log: log, sub: s.Subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
-		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[api.Name]bool{},
+		poolsChanged: true, reservedChanged: true, changedNamespaces: map[string]bool{}, seen: map[api.Name]bool{},
 	}
 	a.balancers = Open(s, balancersKind(s.cfg.Client, class))
 	a.writer = newBalancerWriter(log, s, a.balancers)
-	a.names = Open(s, Kind[*corev1.Namespace, namespaceLabels]{
+	a.namespaceFeed = Open(s, Kind[*corev1.Namespace, namespaceLabels]{
 		Name: "namespaces", Object: &corev1.Namespace{}, Client: From(s.cfg.Client.CoreV1().Namespaces()),
 		Trim: func(o *corev1.Namespace) *namespaceLabels {
 			l := namespaceLabels(maps.Clone(o.Labels))
@@ -66,17 +67,18 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mo
 			return &l
 		},
 	})
+	a.pools = Open(s, metallbKind(s, "ipaddresspools", convertPool))
 	a.report = newPoolReport(log, s)
 	a.balancers.Follow(a.balancerChanged)
-	s.metallb.pools.Follow(func(api.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.pools) })
-	a.names.Follow(func(name api.Name, _, _ *namespaceLabels, _ int64) {
+	a.pools.Follow(func(api.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.poolsChanged) })
+	a.namespaceFeed.Follow(func(name api.Name, _, _ *namespaceLabels, _ int64) {
 		a.mu.Lock()
-		a.namespaces[name.Name] = true
+		a.changedNamespaces[name.Name] = true
 		a.mu.Unlock()
 		a.sub.Notify()
 	})
-	s.nodes.Follow(func(api.Name, *Node, *Node, int64) { a.changed(&a.reserved) })
-	s.ranges.Follow(func(api.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reserved) })
+	s.nodes.Follow(func(api.Name, *Node, *Node, int64) { a.changed(&a.reservedChanged) })
+	s.ranges.Follow(func(api.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reservedChanged) })
 	s.services.Follow(func(name api.Name, _, _ *service.Service, _ int64) { a.serverChanged(name) })
 	s.slices.Follow(func(_ api.Name, old, new *service.Slice, _ int64) {
 		for _, slice := range []*service.Slice{old, new} {
@@ -87,7 +89,7 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mo
 	})
 	sub := a.sub
 	a.sub.Need([]Input{
-		a.balancers.Gates(sub), s.metallb.pools.Gates(sub), a.names.Gates(sub), s.nodes.Gates(sub), s.services.Gates(sub), s.slices.Gates(sub),
+		a.balancers.Gates(sub), a.pools.Gates(sub), a.namespaceFeed.Gates(sub), s.nodes.Gates(sub), s.services.Gates(sub), s.slices.Gates(sub),
 	}, []Input{s.ranges.Gates(sub)})
 	return a
 }
@@ -102,7 +104,7 @@ func (a *Addresses) changed(which *bool) {
 
 func (a *Addresses) serverChanged(name api.Name) {
 	if name == apiServerService {
-		a.changed(&a.reserved)
+		a.changed(&a.reservedChanged)
 	}
 }
 
@@ -122,11 +124,11 @@ func (a *Addresses) Run(ctx context.Context) error {
 // decide updates the allocator and publishes its decisions.
 func (a *Addresses) decide(names []api.Name) {
 	a.mu.Lock()
-	pools, reserved, namespaces := a.pools, a.reserved, a.namespaces
-	a.pools, a.reserved, a.namespaces = false, false, map[string]bool{}
+	pools, reserved, namespaces := a.poolsChanged, a.reservedChanged, a.changedNamespaces
+	a.poolsChanged, a.reservedChanged, a.changedNamespaces = false, false, map[string]bool{}
 	a.mu.Unlock()
 	if pools {
-		a.alloc.SetPools(a.store.metallb.pools.All())
+		a.alloc.SetPools(a.pools.All())
 	}
 	claims := false
 	if reserved {
@@ -135,7 +137,7 @@ func (a *Addresses) decide(names []api.Name) {
 		claims, a.nodes = !maps.Equal(nodes, a.nodes), nodes
 	}
 	for name := range namespaces {
-		if l, ok := a.names.Get(api.Name{Name: name}); ok {
+		if l, ok := a.namespaceFeed.Get(api.Name{Name: name}); ok {
 			a.alloc.SetNamespace(name, *l)
 		} else {
 			a.alloc.SetNamespace(name, nil)
@@ -144,7 +146,7 @@ func (a *Addresses) decide(names []api.Name) {
 	for _, name := range names {
 		if b, ok := a.balancers.Get(name); ok {
 			a.alloc.Set(&b.Service)
-			a.warnOldNames(b)
+			a.warnDeprecated(b)
 		} else {
 			a.alloc.Remove(name)
 		}
@@ -164,20 +166,20 @@ func (a *Addresses) decide(names []api.Name) {
 	}
 	for _, name := range names {
 		a.publish(name)
-		a.dismiss(name)
+		a.release(name)
 	}
 	if pools || reserved || len(decisions) > 0 {
 		a.report.set(a.alloc.Report())
 	}
 }
 
-// dismiss releases a Service that wants no address: it removes our finalizer and our fields. It forgets a Service that
+// release releases a Service that wants no address: it removes our finalizer and our fields. It forgets a Service that
 // is gone.
-func (a *Addresses) dismiss(name api.Name) {
+func (a *Addresses) release(name api.Name) {
 	b, ok := a.balancers.Get(name)
 	switch {
 	case !ok:
-		delete(a.known, name)
+		delete(a.seen, name)
 		delete(a.allocations, name)
 		a.writer.Forget(name)
 	case !b.Wanted:
@@ -186,14 +188,14 @@ func (a *Addresses) dismiss(name api.Name) {
 	}
 }
 
-// warnOldNames reports the annotations with MetalLB's old prefix, once for each Service.
-func (a *Addresses) warnOldNames(b *Balancer) {
-	if a.known[b.Name] {
+// warnDeprecated reports the annotations with MetalLB's old prefix, once for each Service.
+func (a *Addresses) warnDeprecated(b *Balancer) {
+	if a.seen[b.Name] {
 		return
 	}
-	a.known[b.Name] = true
-	for _, key := range b.old {
-		a.events.Event(b.Name, api.Problem{Reason: reasonOldPrefix, Message: fmt.Sprintf("the annotation %s is deprecated [use %s…]", key, metallbPrefix)})
+	a.seen[b.Name] = true
+	for _, key := range b.deprecated {
+		a.events.Event(b.Name, api.Problem{Reason: reasonDeprecated, Message: fmt.Sprintf("the annotation %s is deprecated [use %s…]", key, metallbPrefix)})
 	}
 }
 

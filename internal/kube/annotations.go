@@ -45,8 +45,8 @@ var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
 // otherAnnotations are the keys with ownPrefix that have an effect on other objects.
 var otherAnnotations = []string{annotationLink, annotationEndpointWeights, annotationAddresses}
 
-// mostUnknown is the largest number of unknown keys that are reported for one object.
-const mostUnknown = 3
+// maxUnknown is the largest number of unknown keys that are reported for one object.
+const maxUnknown = 3
 
 // unknownAnnotations returns a message for each key with ownPrefix that has no effect on an object of this kind. own
 // are the keys with an effect. Without the message a misspelt key would silently do nothing.
@@ -58,7 +58,7 @@ func unknownAnnotations(kind string, annotations map[string]string, own []string
 		}
 	}
 	slices.Sort(unknown)
-	for _, key := range unknown[:min(len(unknown), mostUnknown)] {
+	for _, key := range unknown[:min(len(unknown), maxUnknown)] {
 		message := fmt.Sprintf("annotation %s has no effect on a %s", readAnnotation(key), kind)
 		near := text.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own))
 		switch object := objectOf(key); {
@@ -102,7 +102,7 @@ func misspeltBandwidth(annotations map[string]string) (texts []string) {
 			texts = append(texts, fmt.Sprintf("annotation %s limits no bandwidth [did you mean %s?]", readAnnotation(key), near))
 		}
 	}
-	return texts[:min(len(texts), mostUnknown)]
+	return texts[:min(len(texts), maxUnknown)]
 }
 
 func trimPrefixes(keys []string) (names []string) {

@@ -97,7 +97,7 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	in.LocalEndpoints = func(api.Name, bool) int { return 0 } // the number of endpoints does not change the decision
 	held := a.holdings(ctx, &l, s)
 	standings, problems := a.states(ctx, &l, s, in.Nodes)
-	problems = append(problems, a.elsewhere(ctx, &l)...)
+	problems = append(problems, a.misplaced(ctx, &l)...)
 	if l.err != nil {
 		return announce.Overview{}, l.err
 	}
@@ -178,9 +178,9 @@ func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []anno
 	return standings, problems
 }
 
-// elsewhere reports the metallb.io objects in other namespaces, which have no effect. The API server refuses them since
+// misplaced reports the metallb.io objects in other namespaces, which have no effect. The API server refuses them since
 // deploy/pools/policy.yaml exists, but older objects remain. Without the right to list them there is no report.
-func (a *Announced) elsewhere(ctx context.Context, l *lists) (problems []string) {
+func (a *Announced) misplaced(ctx context.Context, l *lists) (problems []string) {
 	for _, resource := range writtenKinds {
 		found, err := a.custom.Resource(metallbResource(resource)).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		switch {

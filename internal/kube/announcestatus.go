@@ -26,9 +26,9 @@ const (
 	labelLimit            = 63
 )
 
-// mostBGPStatuses is the largest number of ServiceBGPStatuses in a cluster. Every node announces every Service, and so
+// maxBGPStatuses is the largest number of ServiceBGPStatuses in a cluster. Every node announces every Service, and so
 // many objects would be too much for the API server.
-const mostBGPStatuses = 10000
+const maxBGPStatuses = 10000
 
 // An announceKind describes ServiceL2Statuses or ServiceBGPStatuses.
 type announceKind struct {
@@ -50,7 +50,7 @@ var (
 	bgpStatuses = announceKind{resource: "servicebgpstatuses", kind: "ServiceBGPStatus", prefix: "bgp", protocol: "bgp", field: "peers",
 		item:  func(name string) any { return name },
 		text:  func(item any) string { name, _ := item.(string); return name },
-		limit: mostBGPStatuses,
+		limit: maxBGPStatuses,
 	}
 )
 

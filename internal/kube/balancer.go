@@ -17,16 +17,16 @@ import (
 
 // MetalLB's annotations of Services, with the current and the old prefix.
 const (
-	metallbPrefix         = "metallb.io/"
-	metallbOldPrefix      = "metallb.universe.tf/"
-	annotationPool        = "address-pool"
-	annotationAddrs       = "loadBalancerIPs"
-	annotationShare       = "allow-shared-ip"
-	annotationFrom        = "ip-allocated-from-pool"
-	reasonOldPrefix       = "deprecatedAnnotation"
-	balancerOwner         = "fairway-addresses" // the field manager of the controller
-	requestLimit          = 256                 // bytes of an annotation that are read
-	maxRequestedAddresses = 2
+	metallbPrefix           = "metallb.io/"
+	metallbDeprecatedPrefix = "metallb.universe.tf/"
+	annotationPool          = "address-pool"
+	annotationAddrs         = "loadBalancerIPs"
+	annotationShare         = "allow-shared-ip"
+	annotationFrom          = "ip-allocated-from-pool"
+	reasonDeprecated        = "deprecatedAnnotation"
+	balancerOwner           = "fairway-addresses" // the field manager of the controller
+	requestLimit            = 256                 // bytes of an annotation that are read
+	maxRequestedAddresses   = 2
 )
 
 // The ipModes of a load balancer's addresses (KEP-1860): packets reach nodes unchanged, or the load balancer has
@@ -40,9 +40,9 @@ const (
 // needs.
 type Balancer struct {
 	ipam.Service
-	status balancerStatus
-	old    []string // the annotations with MetalLB's old prefix
-	local  bool     // externalTrafficPolicy Local
+	status     balancerStatus
+	deprecated []string // the annotations with MetalLB's old prefix
+	local      bool     // externalTrafficPolicy Local
 }
 
 // A balancerStatus is the controller's part of a Service: status, annotation and finalizer. It is compared by
@@ -125,7 +125,7 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 	b.status.Pool = o.Annotations[metallbPrefix+annotationFrom]
 	b.Assigned, b.AssignedFrom = b.status.Addrs, b.status.Pool
 	if b.AssignedFrom == "" {
-		b.AssignedFrom = o.Annotations[metallbOldPrefix+annotationFrom]
+		b.AssignedFrom = o.Annotations[metallbDeprecatedPrefix+annotationFrom]
 	}
 	b.status.Held = HeldByBalancer(o)
 }
@@ -162,8 +162,8 @@ func (b *Balancer) readFamilies(o *corev1.Service) {
 func (b *Balancer) readRequest(o *corev1.Service) {
 	read := func(key string) string {
 		text, ok := o.Annotations[metallbPrefix+key]
-		if old, isOld := o.Annotations[metallbOldPrefix+key]; isOld {
-			b.old = append(b.old, metallbOldPrefix+key)
+		if old, isOld := o.Annotations[metallbDeprecatedPrefix+key]; isOld {
+			b.deprecated = append(b.deprecated, metallbDeprecatedPrefix+key)
 			if !ok {
 				text = old
 			}

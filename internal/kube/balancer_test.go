@@ -33,7 +33,7 @@ func TestConvertBalancer(t *testing.T) {
 		}
 		s := b.Service
 		return fmt.Sprintf("%s: created=%d labels=%v wanted=%v families=%v prefer=%v ports=%v key=%q backing=%q pool=%q addrs=%v refused=%q assigned=%v of %q\n  status %+v, old names %v\n",
-			s.Name, s.Created, s.Labels, s.Wanted, s.Families, s.PreferDual, s.Ports, s.SharingKey, s.Backing, s.Pool, s.Addrs, s.Refused, s.Assigned, s.AssignedFrom, b.status, b.old)
+			s.Name, s.Created, s.Labels, s.Wanted, s.Families, s.PreferDual, s.Ports, s.SharingKey, s.Backing, s.Pool, s.Addrs, s.Refused, s.Assigned, s.AssignedFrom, b.status, b.deprecated)
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,6 +91,18 @@ func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
 		all = append(all, i)
 	}
 	return all
+}
+
+// conditions returns our conditions of a status; nil removes them.
+func (s balancerStatus) conditions() []metav1.Condition {
+	if len(s.Leaving) == 0 {
+		return nil
+	}
+	texts := make([]string, len(s.Leaving))
+	for i, a := range s.Leaving {
+		texts[i] = a.String()
+	}
+	return []metav1.Condition{{Type: conditionLeaving, Status: metav1.ConditionTrue, Reason: reasonLeaving, Message: strings.Join(texts, " "), LastTransitionTime: metav1.Time{Time: time.Now()}}}
 }
 
 // reportDecision reports a decision to the Service's owner.

@@ -53,7 +53,7 @@ func (v *Speaker) SubscribeBGP() *BGP {
 		},
 	})
 	b.openState()
-	f := s.metallb
+	f := v.feeds
 	b.Need([]Input{
 		v.services.Marks(b.Subscription), s.slices.Marks(b.Subscription), v.nodes.Marks(b.Subscription),
 		f.pools.Marks(b.Subscription), f.bgp.Marks(b.Subscription), f.peers.Marks(b.Subscription), f.bfd.Marks(b.Subscription), f.communities.Marks(b.Subscription),

@@ -177,7 +177,7 @@ func TestGate(t *testing.T) {
 	}{
 		"all is in":                      {listed, listed, 0},
 		"optional: refused":              {listed, refused, 0},
-		"optional: late":                 {listed, notListed, patience},
+		"optional: late":                 {listed, notListed, optionalWait},
 		"required: late":                 {notListed, listed, -1},
 		"required: refused":              {refused, listed, -1},
 		"required: late, nothing at all": {notListed, notListed, -1},

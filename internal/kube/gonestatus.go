@@ -16,9 +16,9 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// buryAfter is the shortest time from a node's death to the removal of its objects, because its speaker may be
+// removeAfter is the shortest time from a node's death to the removal of its objects, because its speaker may be
 // restarting.
-const buryAfter = 10 * time.Second
+const removeAfter = 10 * time.Second
 
 // GoneStatuses removes the ServiceL2Statuses and ServiceBGPStatuses of dead nodes, and the conditions that their
 // speakers wrote. The first living speaker does it. A node that comes back writes its objects again.
@@ -35,13 +35,13 @@ type GoneStatuses struct {
 
 // A death is the state of a dead node.
 type death struct {
-	since  time.Time
-	buried bool
+	since   time.Time
+	removed bool
 }
 
 // GoneStatuses returns the remover of dead nodes' objects.
 func (v *Speaker) GoneStatuses(log *slog.Logger) *GoneStatuses {
-	return &GoneStatuses{log: log, store: v.store, nodes: v.nodes, after: buryAfter, dead: map[string]*death{}, wake: make(chan struct{}, 1)}
+	return &GoneStatuses{log: log, store: v.store, nodes: v.nodes, after: removeAfter, dead: map[string]*death{}, wake: make(chan struct{}, 1)}
 }
 
 // Set replaces the list of dead nodes. It does not wait.
@@ -76,12 +76,12 @@ func (g *GoneStatuses) Run(ctx context.Context) error {
 		}
 		due, next := g.due()
 		for node, d := range due {
-			if err := g.bury(ctx, node); err != nil {
+			if err := g.removeObjects(ctx, node); err != nil {
 				g.log.Warn("cannot remove the announcements of a dead node, will try again", "node", node, "err", text.OneLine(err))
 				continue
 			}
 			g.mu.Lock()
-			d.buried = true
+			d.removed = true
 			g.mu.Unlock()
 		}
 		timer.Reset(next)
@@ -94,7 +94,7 @@ func (g *GoneStatuses) due() (due map[string]*death, next time.Duration) {
 	defer g.mu.Unlock()
 	due, next = map[string]*death{}, time.Hour
 	for node, d := range g.dead {
-		if d.buried {
+		if d.removed {
 			continue
 		}
 		wait := g.after - time.Since(d.since)
@@ -117,8 +117,8 @@ func (g *GoneStatuses) first() bool {
 	return i >= 0 && all[i].Name == g.store.cfg.NodeName
 }
 
-// bury removes a node's objects.
-func (g *GoneStatuses) bury(ctx context.Context, node string) error {
+// removeObjects removes a node's objects.
+func (g *GoneStatuses) removeObjects(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	for _, k := range []announceKind{l2Statuses, bgpStatuses} {

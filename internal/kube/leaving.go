@@ -3,7 +3,6 @@ package kube
 import (
 	"net/netip"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,18 +29,6 @@ func leavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {
 		}
 	}
 	return addrs
-}
-
-// conditions returns our conditions of a status; nil removes them.
-func (s balancerStatus) conditions() []metav1.Condition {
-	if len(s.Leaving) == 0 {
-		return nil
-	}
-	texts := make([]string, len(s.Leaving))
-	for i, a := range s.Leaving {
-		texts[i] = a.String()
-	}
-	return []metav1.Condition{{Type: conditionLeaving, Status: metav1.ConditionTrue, Reason: reasonLeaving, Message: strings.Join(texts, " "), LastTransitionTime: metav1.Time{Time: time.Now()}}}
 }
 
 // servedIPs returns the load-balancer addresses that a node serves: the published addresses, and the nodes' addresses

@@ -64,7 +64,7 @@ type Announcements struct {
 // SubscribeAnnouncements returns a subscription for a consumer with this name in the log. The Store needs
 // Config.Custom.
 func (s *Store) SubscribeAnnouncements(consumer string) *Announcements {
-	sub, f := s.Subscribe(consumer), s.metallb
+	sub, f := s.Subscribe(consumer), openMetallb(s)
 	sub.Need([]Input{
 		f.pools.Marks(sub), f.l2.Marks(sub), f.bgp.Marks(sub), f.peers.Marks(sub), f.bfd.Marks(sub), f.communities.Marks(sub),
 	}, nil)

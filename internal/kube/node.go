@@ -3,6 +3,8 @@ package kube
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,6 +105,44 @@ func podCIDRs(o *corev1.Node, bad *Problems) []netip.Prefix {
 		out = append(out, p)
 	}
 	return out
+}
+
+// excluded returns the reason why load balancers must not use a node; empty: they may use it. A cordoned node takes no
+// new pods, but serves.
+func excluded(o *corev1.Node) string {
+	if value, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
+		if out, err := strconv.ParseBool(value); err != nil || out {
+			return "it has the label " + corev1.LabelNodeExcludeBalancers
+		}
+	}
+	if o.DeletionTimestamp != nil {
+		return "it is being deleted"
+	}
+	for _, t := range o.Spec.Taints {
+		if why := leavingTaints[t.Key]; why != "" {
+			return why + " (taint " + t.Key + ")"
+		}
+	}
+	for _, c := range o.Status.Conditions {
+		switch {
+		case c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue:
+			return "its network is not available (condition NetworkUnavailable)"
+		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shutdownMessage):
+			return "it is shutting down (condition Ready)"
+		}
+	}
+	return ""
+}
+
+// shutdownMessage is the kubelet's message in the condition Ready before its node shuts down. The kubelet sets no taint
+// in this case.
+const shutdownMessage = "node is shutting down"
+
+// leavingTaints are the taints of nodes that are going away or are off.
+var leavingTaints = map[string]string{
+	taintToBeDeleted:                            "the cluster autoscaler removes it",
+	corev1.TaintNodeOutOfService:                "it is out of service",
+	"node.cloudprovider.kubernetes.io/shutdown": "it is shut down",
 }
 
 // ParsePrefix reads a range as the API server does (see ParseAddr), and clears the bits after the prefix length.

@@ -33,7 +33,7 @@ func (s *Store) nodesKind(c kubernetes.Interface) Kind[*corev1.Node, Node] {
 		},
 		Replaced: func(n *Node) {
 			if n.Name == s.cfg.NodeName {
-				s.lastNode.Store(n.or(s.lastNode.Load()))
+				s.lastNode.Store(n.withLast(s.lastNode.Load()))
 			}
 			for _, p := range n.Problems {
 				s.cfg.Log.Warn("a part of a node is invalid and left out", "node", n.Name, "reason", p.Reason, "problem", p.Message)
@@ -56,7 +56,7 @@ func (s *Store) SubscribeNodes(consumer string) *Subscription {
 func (s *Store) Node() (Node, bool) {
 	last := s.lastNode.Load()
 	if n, ok := s.nodes.Get(api.Name{Name: s.cfg.NodeName}); ok {
-		return *n.or(last), true
+		return *n.withLast(last), true
 	}
 	if last == nil {
 		return Node{}, false
@@ -66,8 +66,8 @@ func (s *Store) Node() (Node, bool) {
 	return gone, true
 }
 
-// or returns n. Missing addresses and podCIDRs are taken from last, which may be nil.
-func (n *Node) or(last *Node) *Node {
+// withLast returns n. Missing addresses and podCIDRs are taken from last, which may be nil.
+func (n *Node) withLast(last *Node) *Node {
 	if last == nil || len(n.Addrs) > 0 && len(n.PodCIDRs) > 0 {
 		return n
 	}

@@ -28,8 +28,8 @@ const (
 
 	// watchStable is the age at which a watch counts as a success. A watch that ends sooner is a failure.
 	watchStable = time.Second
-	// logAgain is the time between two log lines about one failure that lasts.
-	logAgain = time.Minute
+	// logInterval is the time between two log lines about one failure that lasts.
+	logInterval = time.Minute
 )
 
 // reflectorPause is the shortest possible pause of the reflector itself. The reflector's longer pauses do not all end
@@ -250,7 +250,7 @@ func permanent(err error) bool {
 // report logs the first failure, and then one failure a minute. For an absent optional kind it logs once.
 func (p *pacer) report(err error) {
 	first := p.logged.IsZero()
-	if !first && (absent(err) && p.without != "" || time.Since(p.logged) < logAgain) {
+	if !first && (absent(err) && p.without != "" || time.Since(p.logged) < logInterval) {
 		return
 	}
 	p.logged = time.Now()

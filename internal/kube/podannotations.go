@@ -25,8 +25,8 @@ type podMistake struct {
 	text  string
 }
 
-// mostPodMistakes bounds the memory for reported mistakes. Beyond it, a mistake may be reported again.
-const mostPodMistakes = 10000
+// maxPodMistakes bounds the memory for reported mistakes. Beyond it, a mistake may be reported again.
+const maxPodMistakes = 10000
 
 // check reports mistakes in a pod's annotations, unless they were reported before.
 func (r *podReporter) check(o *corev1.Pod) {
@@ -47,7 +47,7 @@ func (r *podReporter) first(m podMistake) bool {
 	if r.reported[m] {
 		return false
 	}
-	if r.reported == nil || len(r.reported) >= mostPodMistakes {
+	if r.reported == nil || len(r.reported) >= maxPodMistakes {
 		r.reported = map[podMistake]bool{}
 	}
 	r.reported[m] = true

@@ -60,7 +60,7 @@ func podOfName(ctx context.Context, pods typedcorev1.PodInterface, name string, 
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	if err != nil || !lives(p, addr) {
+	if err != nil || !isRunning(p, addr) {
 		return nil, err
 	}
 	return p, nil
@@ -72,7 +72,7 @@ func podOfName(ctx context.Context, pods typedcorev1.PodInterface, name string, 
 // address in the first few thousand pods of the namespace.
 func podOfAddr(ctx context.Context, pods typedcorev1.PodInterface, addr netip.Addr) (*corev1.Pod, error) {
 	first := func(all []corev1.Pod) *corev1.Pod {
-		if i := slices.IndexFunc(all, func(p corev1.Pod) bool { return lives(&p, addr) }); i >= 0 {
+		if i := slices.IndexFunc(all, func(p corev1.Pod) bool { return isRunning(&p, addr) }); i >= 0 {
 			return &all[i]
 		}
 		return nil
@@ -103,8 +103,8 @@ func podOfAddr(ctx context.Context, pods typedcorev1.PodInterface, addr netip.Ad
 	return nil, fmt.Errorf("the namespace has more than %d pods", fewPods+(maxPages-1)*manyPods)
 }
 
-// lives reports whether a pod has the address and still needs it.
-func lives(p *corev1.Pod, addr netip.Addr) bool {
+// isRunning reports whether a pod has the address and still needs it.
+func isRunning(p *corev1.Pod, addr netip.Addr) bool {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return false
 	}

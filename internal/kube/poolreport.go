@@ -21,8 +21,8 @@ import (
 // controllerState is the name of the controller's ConfigurationState.
 const controllerState = "controller"
 
-// keptNamed is the largest number of Services named in a ConfigurationState because their address is in no pool.
-const keptNamed = 10
+// maxNamedServices is the largest number of Services named in a ConfigurationState because their address is in no pool.
+const maxNamedServices = 10
 
 // A poolReport writes the use and the problems of pools into their statuses, into a ConfigurationState and into
 // metrics.
@@ -117,7 +117,7 @@ func remaining(total, inUse int64) int64 {
 func stateOf(r ipam.Report) configState {
 	all := slices.Clip(r.Problems)
 	for i, name := range r.Kept {
-		if i == keptNamed {
+		if i == maxNamedServices {
 			all = append(all, fmt.Sprintf("%d further Services keep such addresses", len(r.Kept)-i))
 			break
 		}

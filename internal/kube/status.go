@@ -21,16 +21,16 @@ import (
 const (
 	// statusPause is the shortest time between two writes, because all nodes share one API server.
 	statusPause = 20 * time.Millisecond
-	// statusAgain is the shortest time between two writes of one object, so that two programs with different opinions
+	// minRewritePause is the shortest time between two writes of one object, so that two programs with different opinions
 	// do not keep the API server busy. It doubles while writes fail.
-	statusAgain = time.Second
-	statusLast  = time.Minute
+	minRewritePause = time.Second
+	maxRewritePause = time.Minute
 	// statusTimeout keeps one request from delaying all others.
 	statusTimeout = 10 * time.Second
 )
 
-// leaveTimeout is the longest time in which a StatusWriter removes its objects at its end.
-const leaveTimeout = 2 * time.Second
+// removeTimeout is the longest time in which a StatusWriter removes its objects at its end.
+const removeTimeout = 2 * time.Second
 
 // StatusConfig describes the writes of a StatusWriter. The fields before Make are required. With Make the writer
 // creates missing objects. With Delete and Names it removes unwanted objects.
@@ -76,7 +76,7 @@ type wantedStatus[V any] struct {
 func NewStatusWriter[V any](cfg StatusConfig[V]) *StatusWriter[V] {
 	return &StatusWriter[V]{
 		cfg: cfg, wants: map[api.Name]*wantedStatus[V]{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[api.Name](statusAgain, statusLast)),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[api.Name](minRewritePause, maxRewritePause)),
 	}
 }
 
@@ -177,7 +177,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 		w.mu.Unlock()
 		return w.deleteUnwanted(ctx, name, complete)
 	}
-	want, rest := s.value, statusAgain-time.Since(s.written)
+	want, rest := s.value, minRewritePause-time.Since(s.written)
 	w.mu.Unlock()
 	have, exists := w.cfg.Have(name)
 	if !exists && (w.cfg.Make == nil || !w.cfg.Make()) || exists && reflect.DeepEqual(have, want) {
@@ -199,7 +199,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 	switch {
 	case err == nil:
 		w.queue.Forget(name)
-		w.queue.AddAfter(name, statusAgain) // to check the result
+		w.queue.AddAfter(name, minRewritePause) // to check the result
 	case apierrors.IsNotFound(err), ctx.Err() != nil:
 		w.queue.Forget(name)
 	default:
@@ -221,7 +221,7 @@ func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name api.Name, com
 	switch err := w.remove(ctx, name); {
 	case err == nil, ctx.Err() != nil:
 		w.queue.Forget(name)
-		w.queue.AddAfter(name, statusAgain) // to check the result
+		w.queue.AddAfter(name, minRewritePause) // to check the result
 	default:
 		if w.queue.NumRequeues(name) == 0 {
 			w.cfg.Log.Warn("cannot remove an object, will try again", "kind", w.cfg.Kind, "name", name.String(), "err", text.OneLine(err))
@@ -250,7 +250,7 @@ func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 	if w.cfg.Delete == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	names := w.cfg.Names()
 	w.mu.Lock()

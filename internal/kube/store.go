@@ -51,7 +51,6 @@ type Store struct {
 	slices   *Feed[service.Slice]
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
-	metallb  metallb
 	pods     *Feed[api.Pod]
 
 	lastNode atomic.Pointer[Node] // the last state of our own node; nil: not known yet
@@ -76,9 +75,6 @@ func New(cfg Config) *Store {
 	s.nodes = Open(s, s.nodesKind(client))
 	s.nodes.followers = append(s.nodes.followers, s.ownNodeChanged)
 	s.ranges = Open(s, rangesKind(client))
-	if cfg.Custom != nil {
-		s.metallb = openMetallb(s)
-	}
 	s.pods = Open(s, podsKind(client))
 	return s
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// patience is the time that a subscription waits for optional lists, after all required lists are complete. A slow API
+// optionalWait is the time that a subscription waits for optional lists, after all required lists are complete. A slow API
 // server delays the required lists too, so it gets more time.
-const patience = 5 * time.Second
+const optionalWait = 5 * time.Second
 
 // A Subscription is one consumer's view of some feeds: a gate, a wake-up channel, and the names that have changed since
 // the last Take. Each consumer takes its own names. Its methods may be called by any goroutine.
@@ -212,7 +212,7 @@ func (s *Subscription) complete() bool {
 		return true
 	}
 	if s.late == nil {
-		s.late = time.AfterFunc(patience, s.stopWaiting)
+		s.late = time.AfterFunc(optionalWait, s.stopWaiting)
 	}
 	return false
 }
