@@ -27,6 +27,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/networkpolicy/enforcer"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/obstacles"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
@@ -87,7 +88,7 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	node.New(node.Config{Log: log, Registry: r})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := (&node.Obstacles{Log: log, Registry: r, Pods: func() []netip.Prefix { return nil }, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
+	if err := (&obstacles.Watcher{Log: log, Registry: r, Pods: func() []netip.Prefix { return nil }, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
 		t.Fatal(err)
 	}
 	room := conntrack.Room{Log: log, Registry: r, Event: func(string, string) {}, Now: func(string) {}}

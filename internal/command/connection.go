@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // AddConnection adds the flags of a command that a person runs against a cluster. Their defaults are kubectl's.
@@ -84,9 +84,9 @@ func OrHostname(name *string, flag string) error {
 }
 
 // Peers converts the cluster's nodes for the pod network.
-func Peers(nodes []kube.Node) (all []node.Peer) {
+func Peers(nodes []kube.Node) (all []plan.Peer) {
 	for _, p := range nodes {
-		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs, Key: node.ParseKey(p.WireGuardKey)})
+		all = append(all, plan.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs, Key: plan.ParseKey(p.WireGuardKey)})
 	}
 	return all
 }

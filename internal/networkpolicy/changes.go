@@ -5,7 +5,7 @@ import "net/netip"
 // A Change is how something was, and how it is.
 type Change[V any] struct{ From, To V }
 
-// Changes are what differs between two tables. A class of 0 is none.
+// Changes are the differences between two tables. Class 0 means that the address has no class.
 type Changes struct {
 	Classes   map[netip.Addr]Change[Class]
 	Blocks    bool // read Table.Blocks
@@ -14,7 +14,7 @@ type Changes struct {
 	Grants    [2]map[Target]Change[[]Segment]
 	Rules     map[RuleID]Change[RuleName] // the zero name: none
 	Sandboxes map[netip.Addr]Change[Sandbox]
-	// Revoked: something that was allowed may not be any more.
+	// Revoked: a packet that was allowed may be denied now.
 	Revoked bool
 }
 
@@ -27,8 +27,7 @@ func newChanges() *Changes {
 	return c
 }
 
-// note records a change of one element in a map of changes; what is as it was before all of
-// them is no change.
+// note records a change of one element. An element that returns to its first value is no change.
 func note[K comparable, V any](m map[K]Change[V], k K, from, to V, equal func(a, b V) bool) {
 	if c, ok := m[k]; ok {
 		from = c.From

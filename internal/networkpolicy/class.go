@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// A class is a set of terms that some address has, of pods or of other addresses.
+// A class is a set of terms that at least one address has.
 type class struct {
 	number Class
 	key    string
@@ -29,8 +29,8 @@ func (c *Compiler) takeClass(terms []*term, pod bool) *class {
 	if k == nil {
 		k = &class{key: string(key), terms: terms}
 		k.number = c.classNumber(terms, pod)
-		c.classes[k.key], c.numbers[k.number] = k, k
-		c.bornClasses[k] = true
+		c.classes[k.key], c.classByNumber[k.number] = k, k
+		c.newClasses[k] = true
 		for _, t := range terms {
 			t.classes[k] = true
 		}
@@ -51,14 +51,15 @@ func (c *Compiler) releaseClass(k *class) {
 		for _, t := range k.terms {
 			t.used--
 		}
-		c.goneClasses[k] = true
+		c.emptyClasses[k] = true
 	}
 }
 
-// classBits are what a class' number is made of, without the bits that say what it is.
+// classBits are the bits of a class number that come from its hash. The others say which kind of class it is.
 const classBits = 1<<29 - 1
 
-// classNumber makes a number out of what the terms are, that no other class has.
+// classNumber derives a number from the keys of the terms, so that it is the same after a restart. No other class has
+// the number.
 func (c *Compiler) classNumber(terms []*term, pod bool) Class {
 	keys := make([]string, len(terms))
 	for i, t := range terms {
@@ -75,13 +76,13 @@ func (c *Compiler) classNumber(terms []*term, pod bool) Class {
 	}
 	for n := h.Sum64(); ; n++ {
 		number := bit | Class((n^n>>32)&classBits)
-		if number&classBits > AnyPod && c.numbers[number] == nil {
+		if number&classBits > AnyPod && c.classByNumber[number] == nil {
 			return number
 		}
 	}
 }
 
-// classify finds the class of an address, and forgets an address that nothing has.
+// classify finds the class of an address. It forgets an address without pods and without a sandbox.
 func (c *Compiler) classify(at *address) {
 	old := at.class
 	at.class = nil
@@ -112,7 +113,7 @@ func (c *Compiler) classify(at *address) {
 	}
 }
 
-// grantsTo reports whether something is granted to a class or, as pods, to all.
+// grantsTo reports whether a profile grants anything to a class, directly or as part of all pods.
 func (c *Compiler) grantsTo(k Class) bool {
 	for d := range c.profiles {
 		for _, p := range c.profiles[d] {
@@ -124,7 +125,7 @@ func (c *Compiler) grantsTo(k Class) bool {
 	return false
 }
 
-// A blockRange is a range of addresses that are in the same blocks.
+// A blockRange is a range of addresses that belong to the same blocks.
 type blockRange struct {
 	from, to netip.Addr
 	terms    []*term
@@ -143,7 +144,7 @@ func (c *Compiler) blocksAt(a netip.Addr) []*term {
 	return nil
 }
 
-// updateBlocks cuts all blocks into ranges that do not overlap, and looks at the pods again.
+// updateBlocks cuts all blocks into ranges that do not overlap, and marks the affected pods.
 func (c *Compiler) updateBlocks() {
 	old := c.blocks
 	c.blocks = nil
@@ -170,11 +171,11 @@ func (c *Compiler) updateBlocks() {
 	}
 }
 
-// An edge is where a block begins, or has just ended.
+// An edge is the first address of a block, or the first address after a block.
 type edge struct {
-	at  netip.Addr
-	end bool
-	of  *term
+	addr  netip.Addr
+	isEnd bool
+	term  *term
 }
 
 // cutBlocks returns the ranges of one family.
@@ -191,15 +192,15 @@ func (c *Compiler) cutBlocks(is4 bool) (out []blockRange) {
 			}
 		}
 	}
-	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(a.at.Compare(b.at), compareTerms(a.of, b.of)) })
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(a.addr.Compare(b.addr), compareTerms(a.term, b.term)) })
 	in := map[*term]int{}
 	for i := 0; i < len(edges); {
-		at := edges[i].at
-		for ; i < len(edges) && edges[i].at == at; i++ {
-			if e := edges[i]; !e.end {
-				in[e.of]++
-			} else if in[e.of]--; in[e.of] == 0 {
-				delete(in, e.of)
+		at := edges[i].addr
+		for ; i < len(edges) && edges[i].addr == at; i++ {
+			if e := edges[i]; !e.isEnd {
+				in[e.term]++
+			} else if in[e.term]--; in[e.term] == 0 {
+				delete(in, e.term)
 			}
 		}
 		if len(in) == 0 {
@@ -207,7 +208,7 @@ func (c *Compiler) cutBlocks(is4 bool) (out []blockRange) {
 		}
 		to := lastOf(netip.PrefixFrom(at, 0).Masked())
 		if i < len(edges) {
-			to = edges[i].at.Prev()
+			to = edges[i].addr.Prev()
 		}
 		terms := make([]*term, 0, len(in))
 		for t := range in {
@@ -223,7 +224,7 @@ func (c *Compiler) cutBlocks(is4 bool) (out []blockRange) {
 	return out
 }
 
-// rangesOf returns the addresses of a block's term, or of nodes', as first and last ones.
+// rangesOf returns the addresses of a term about a block or about nodes, as pairs of first and last address.
 func (c *Compiler) rangesOf(t *term) (out [][2]netip.Addr) {
 	if t.block != nil {
 		return withoutExcepts(t.block)
@@ -243,7 +244,7 @@ func (c *Compiler) rangesOf(t *term) (out [][2]netip.Addr) {
 	return out
 }
 
-// withoutExcepts returns a block as first and last addresses.
+// withoutExcepts returns the ranges of a block without its exceptions, as first and last addresses.
 func withoutExcepts(b *Block) (out [][2]netip.Addr) {
 	except := slices.DeleteFunc(slices.Clone(b.Except), func(p netip.Prefix) bool { return !b.CIDR.Overlaps(p) })
 	slices.SortFunc(except, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })

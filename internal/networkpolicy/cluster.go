@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Tier is which policies decide together. Admin comes first, then NetworkPolicies, which
-// decide finally about the pods that they isolate, then Baseline. What none decides is allowed.
+// A Tier is a group of policies that decide together. Admin comes first. NetworkPolicies are next, and decide finally
+// about the pods that they isolate. Baseline comes last. A packet about which no tier decides is allowed.
 type Tier uint8
 
 // The tiers. The zero one is NetworkPolicies'.
@@ -25,7 +25,7 @@ func (t Tier) String() string { return [...]string{"", "Admin", "Baseline"}[t] }
 // order is which tier decides first.
 func (t Tier) order() int { return [...]int{Namespaced: 1, Admin: 0, Baseline: 2}[t] }
 
-// An Action is what a rule of a ClusterNetworkPolicy does. All rules of NetworkPolicies accept.
+// An Action is the effect of a rule of a ClusterNetworkPolicy. Rules of NetworkPolicies always accept.
 type Action uint8
 
 // The actions. Pass leaves the decision to the next tier.
@@ -35,11 +35,11 @@ const (
 	Pass
 )
 
-// String returns what the API calls it.
+// String returns the name in the API.
 func (a Action) String() string { return [...]string{"Accept", "Deny", "Pass"}[a] }
 
-// A ClusterPolicy is a ClusterNetworkPolicy of policy.networking.k8s.io. In its tier the lowest
-// Priority decides first, then the name, then the order of its rules.
+// A ClusterPolicy is a ClusterNetworkPolicy of policy.networking.k8s.io. Within a tier the lowest Priority decides
+// first, then the name, then the order of the rules.
 type ClusterPolicy struct {
 	Name     string
 	UID      string
@@ -47,27 +47,27 @@ type ClusterPolicy struct {
 	Priority int
 	Subject  Peer // with Namespaces; the zero one selects no pod
 	Rules    [2][]ClusterRule
-	// Problems are parts that are not supported or make no sense, and what becomes of them.
+	// Problems name the parts that are not supported or wrong, and the effect on each.
 	Problems []string
-	// Invalid: some of the Problems are mistakes; otherwise all are features that are missing here.
+	// Invalid means that some Problems are mistakes. Otherwise all of them are features that Fairway lacks.
 	Invalid bool
 }
 
-// HasNodes reports whether a peer of the policy is nodes. A nil policy has none.
+// HasNodes reports whether the policy has a peer that selects nodes. A nil policy has none.
 func (p *ClusterPolicy) HasNodes() bool {
 	return p != nil && slices.ContainsFunc(slices.Concat(p.Rules[:]...), func(r ClusterRule) bool {
 		return slices.ContainsFunc(r.Peers, func(peer Peer) bool { return peer.Nodes != nil })
 	})
 }
 
-// A ClusterRule does something with what its Rule includes.
+// A ClusterRule applies its Action to the packets that its Rule includes.
 type ClusterRule struct {
 	Name   string // the author's; mostly empty
 	Action Action
 	Rule
 }
 
-// A Node is what policies need to know of a node.
+// A Node has the parts of a node that policies select by.
 type Node struct {
 	Name   string
 	Labels map[string]string
@@ -80,12 +80,12 @@ func (p *ClusterPolicy) ruleName(d Direction, i int) RuleName {
 	return RuleName{Policy: api.Name{Name: p.Name}, Direction: d, Number: i, Tier: p.Tier, Action: r.Action, Title: r.Name}
 }
 
-// precedes is the order in which ClusterNetworkPolicies decide.
+// precedes compares two ClusterNetworkPolicies by the order in which they decide.
 func (p *ClusterPolicy) precedes(o *ClusterPolicy) int {
 	return cmp.Or(cmp.Compare(p.Tier.order(), o.Tier.order()), cmp.Compare(p.Priority, o.Priority), cmp.Compare(p.Name, o.Name))
 }
 
-// SetClusterPolicy tells what a ClusterNetworkPolicy is; nil: there is none of that name.
+// SetClusterPolicy sets or, with nil, removes the ClusterNetworkPolicy of a name.
 func (c *Compiler) SetClusterPolicy(name string, object *ClusterPolicy) {
 	c.cluster = slices.DeleteFunc(c.cluster, func(p *compiledPolicy) bool { return p.cluster.Name == name })
 	if object != nil {
@@ -96,7 +96,7 @@ func (c *Compiler) SetClusterPolicy(name string, object *ClusterPolicy) {
 	c.dirtyCluster = true
 }
 
-// SetNode tells what a node is; nil: there is none of that name.
+// SetNode sets or, with nil, removes the node of a name.
 func (c *Compiler) SetNode(name string, object *Node) {
 	if c.nodes[name] = object; object == nil {
 		delete(c.nodes, name)
@@ -104,8 +104,8 @@ func (c *Compiler) SetNode(name string, object *Node) {
 	c.terms.blocksChanged = c.terms.blocksChanged || c.terms.nodes > 0
 }
 
-// addClusterPolicies adds those that judge a direction of a pod: those of tier Admin before its
-// NetworkPolicies, those of Baseline behind them, if none isolates it.
+// addClusterPolicies returns all policies that decide about a direction of a pod: tier Admin, the pod's own
+// NetworkPolicies, and tier Baseline if no NetworkPolicy isolates the pod.
 func (c *Compiler) addClusterPolicies(p *pod, d Direction, own []*compiledPolicy) []*compiledPolicy {
 	var before, behind []*compiledPolicy
 	for _, k := range c.cluster {
@@ -126,7 +126,7 @@ func (p *Peer) includes(q *pod) bool {
 	return p.Namespaces != nil && t.includes(q)
 }
 
-// judgesEgress reports whether a ClusterNetworkPolicy has rules for what some pods send.
+// judgesEgress reports whether a ClusterNetworkPolicy has egress rules.
 func (c *Compiler) judgesEgress() bool {
 	return slices.ContainsFunc(c.cluster, func(p *compiledPolicy) bool { return len(p.cluster.Rules[Egress]) > 0 })
 }

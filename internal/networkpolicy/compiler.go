@@ -8,142 +8,140 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Compiler keeps the table of one node up to date. Tell it what changed, then call Compile.
-// It belongs to one goroutine; the table that it returns is its own, and changes with the
-// next Compile.
+// A Compiler keeps the table of one node up to date. Call the Set methods with the changes, then Compile. A Compiler
+// belongs to one goroutine. The next Compile changes the table that it returned.
 type Compiler struct {
-	node   string
-	pods   map[api.Name]*pod
-	spaces map[string]*space
-	addrs  map[netip.Addr]*address
-	terms  termIndex
-	// classes are those of pods and blocks, by their terms, and by number.
-	classes map[string]*class
-	numbers map[Class]*class
-	blocks  []blockRange
-	// profiles of each direction, by what makes them.
-	profiles [2]map[string]*profile
-	rules    map[RuleName]*ruleUse
-	sequence int               // of policies
-	cluster  []*compiledPolicy // ClusterNetworkPolicies, in the order in which they decide
-	nodes    map[string]*Node
-	limits   limits
-	used     map[*compiledPolicy]bool // that isolate a pod of this node
-	problems map[api.Name]string
-	grants   int // segments in the table
-	// sandboxes are addresses of sandboxes by their pods.
+	node       string
+	pods       map[api.Name]*pod
+	namespaces map[string]*namespaceState
+	addrs      map[netip.Addr]*address
+	terms      termIndex
+	// classes of pods and blocks, by the key of their terms and by number.
+	classes       map[string]*class
+	classByNumber map[Class]*class
+	blocks        []blockRange
+	// profiles of each direction, by the policies and ports that make them.
+	profiles     [2]map[string]*profile
+	rules        map[RuleName]*ruleUse
+	sequence     int               // of policies
+	cluster      []*compiledPolicy // ClusterNetworkPolicies, in the order in which they decide
+	nodes        map[string]*Node
+	limits       limits
+	usedPolicies map[*compiledPolicy]bool // that isolate a pod of this node
+	problems     map[api.Name]string
+	grants       int // segments in the table
+	// sandboxes are the addresses of sandboxes, by pod.
 	sandboxes map[api.Name]map[*address]bool
 
 	table   *Table
 	changes *Changes
 
 	// What the next Compile looks at.
-	dirtyPods   map[*pod]bool     // their terms
-	dirtyAddrs  map[*address]bool // whose they are, and their classes
-	dirtySpaces map[*space]bool   // which policies select whom
-	// dirtyCluster: which ClusterNetworkPolicies select whom.
+	dirtyPods       map[*pod]bool            // their terms
+	dirtyAddrs      map[*address]bool        // their owner and class
+	dirtyNamespaces map[*namespaceState]bool // which policies select whom
+	// dirtyCluster: the subjects of ClusterNetworkPolicies must be found again.
 	dirtyCluster bool
-	bornClasses  map[*class]bool // since the last Compile
-	goneClasses  map[*class]bool // no address has them any more
+	newClasses   map[*class]bool // since the last Compile
+	emptyClasses map[*class]bool // no address has them any more
 }
 
 // A pod is a Pod with the terms that include it, sorted.
 type pod struct {
 	*api.Pod
-	space *space
-	terms []*term
+	namespace *namespaceState
+	terms     []*term
 }
 
-// A space is a namespace with what is in it. Its object may not be known.
-type space struct {
+// A namespaceState is a namespace with its pods and policies. The object is nil if the API server has not sent it.
+type namespaceState struct {
 	name     string
 	object   *api.Namespace
 	pods     map[*pod]bool
 	policies map[string]*compiledPolicy
-	sorted   []*compiledPolicy // policies by name, those that are over a limit last; nil: to be sorted
-	// retained are policies that were deleted before the pods of a namespace that is being
-	// deleted (CVE-2024-7598): they count as long as pods are there.
+	sorted   []*compiledPolicy // policies in the order of inOrder; nil: not sorted yet
+	// retained are policies that were deleted before the pods of a namespace that is being deleted (CVE-2024-7598).
+	// They count until the pods are gone.
 	retained map[string]bool
 }
 
-// An address is one that pods have, or a sandbox.
+// An address belongs to pods, or to a sandbox, or to both.
 type address struct {
 	addr    netip.Addr
 	owners  []*pod
 	sandbox *Sandbox
-	owner   *pod // of owners, that which counts; nil: none, or a sandbox whose pod is not known
+	owner   *pod // the one pod of owners that counts; nil: none, or the pod of the sandbox is not known
 	class   *class
-	// policies are those that isolate or judge a pod of this node, in each direction, in the order
-	// in which they decide, and profiles what they grant. A pod that is not known has none, and is
-	// isolated.
-	isolated, cluster [2]bool
-	policies          [2][]*compiledPolicy
-	profiles          [2]*profile
+	// policies isolate or judge a pod of this node, by direction, in the order in which they decide. profiles are their
+	// grants. A pod that is not known has neither, and is isolated.
+	isIsolated, isJudged [2]bool
+	policies             [2][]*compiledPolicy
+	profiles             [2]*profile
 }
 
 // New returns a Compiler for a node.
 func New(node string) *Compiler {
 	return &Compiler{
-		node: node, pods: map[api.Name]*pod{}, spaces: map[string]*space{}, addrs: map[netip.Addr]*address{},
-		terms: newTermIndex(), classes: map[string]*class{}, numbers: map[Class]*class{},
+		node: node, pods: map[api.Name]*pod{}, namespaces: map[string]*namespaceState{}, addrs: map[netip.Addr]*address{},
+		terms: newTermIndex(), classes: map[string]*class{}, classByNumber: map[Class]*class{},
 		profiles: [2]map[string]*profile{{}, {}}, rules: map[RuleName]*ruleUse{},
-		limits: limits{MaxPeers, MaxGrants}, used: map[*compiledPolicy]bool{}, problems: map[api.Name]string{},
+		limits: limits{MaxPeers, MaxGrants}, usedPolicies: map[*compiledPolicy]bool{}, problems: map[api.Name]string{},
 		sandboxes: map[api.Name]map[*address]bool{}, nodes: map[string]*Node{},
 		table: newTable(), changes: newChanges(),
-		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtySpaces: map[*space]bool{},
-		bornClasses: map[*class]bool{}, goneClasses: map[*class]bool{},
+		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtyNamespaces: map[*namespaceState]bool{},
+		newClasses: map[*class]bool{}, emptyClasses: map[*class]bool{},
 	}
 }
 
-func (c *Compiler) space(name string) *space {
-	s := c.spaces[name]
+func (c *Compiler) namespace(name string) *namespaceState {
+	s := c.namespaces[name]
 	if s == nil {
-		s = &space{name: name, pods: map[*pod]bool{}, policies: map[string]*compiledPolicy{}, retained: map[string]bool{}}
-		c.spaces[name] = s
+		s = &namespaceState{name: name, pods: map[*pod]bool{}, policies: map[string]*compiledPolicy{}, retained: map[string]bool{}}
+		c.namespaces[name] = s
 	}
 	return s
 }
 
-// forget removes a space that has nothing in it.
-func (c *Compiler) forget(s *space) {
+// forget removes a namespace without an object, pods and policies.
+func (c *Compiler) forget(s *namespaceState) {
 	if s.object == nil && len(s.pods) == 0 && len(s.policies) == 0 {
-		delete(c.spaces, s.name)
+		delete(c.namespaces, s.name)
 	}
 }
 
-// SetPod tells what a pod is; nil: there is none of that name.
+// SetPod sets or, with nil, removes the pod of a name.
 func (c *Compiler) SetPod(name api.Name, object *api.Pod) {
 	old := c.pods[name]
 	if old != nil {
 		for _, a := range old.Addrs {
 			c.disown(a, old)
 		}
-		delete(old.space.pods, old)
+		delete(old.namespace.pods, old)
 		delete(c.dirtyPods, old)
 	}
 	if object == nil {
 		delete(c.pods, name)
 		if old != nil {
-			c.release(old.space)
-			c.forget(old.space)
+			c.release(old.namespace)
+			c.forget(old.namespace)
 		}
 	} else {
-		p := &pod{Pod: object, space: c.space(name.Namespace)}
+		p := &pod{Pod: object, namespace: c.namespace(name.Namespace)}
 		c.pods[name] = p
-		p.space.pods[p] = true
+		p.namespace.pods[p] = true
 		c.dirtyPods[p] = true
 		for _, a := range object.Addrs {
 			at := c.address(a)
 			at.owners = append(at.owners, p)
 		}
-		c.release(p.space)
+		c.release(p.namespace)
 	}
 	for at := range c.sandboxes[name] {
 		c.dirtyAddrs[at] = true
 	}
 }
 
-// address returns what is known of an address, and lets Compile look at it.
+// address returns the state of an address, and marks it for the next Compile.
 func (c *Compiler) address(a netip.Addr) *address {
 	at := c.addrs[a]
 	if at == nil {
@@ -162,23 +160,23 @@ func (c *Compiler) disown(a netip.Addr, p *pod) {
 	}
 }
 
-// SetNamespace tells what a namespace is; nil: there is none of that name.
+// SetNamespace sets or, with nil, removes the namespace of a name.
 func (c *Compiler) SetNamespace(name string, object *api.Namespace) {
-	s := c.space(name)
+	s := c.namespace(name)
 	s.object = object
 	for p := range s.pods {
 		c.dirtyPods[p] = true
 	}
 	if len(c.cluster) > 0 {
-		c.dirtySpaces[s] = true
+		c.dirtyNamespaces[s] = true
 	}
 	c.release(s)
 	c.forget(s)
 }
 
-// SetPolicy tells what a policy is; nil: there is none of that name.
+// SetPolicy sets or, with nil, removes the NetworkPolicy of a name.
 func (c *Compiler) SetPolicy(name api.Name, object *Policy) {
-	s := c.space(name.Namespace)
+	s := c.namespace(name.Namespace)
 	old := s.policies[name.Name]
 	if object == nil {
 		if old != nil {
@@ -192,9 +190,9 @@ func (c *Compiler) SetPolicy(name api.Name, object *Policy) {
 	c.replacePolicy(s, name.Name, c.newPolicy(object))
 }
 
-// release ends the policies of a namespace that were deleted, unless the namespace is being
-// deleted and has pods with addresses.
-func (c *Compiler) release(s *space) {
+// release removes the deleted policies of a namespace, unless the namespace is being deleted and still has pods with
+// addresses.
+func (c *Compiler) release(s *namespaceState) {
 	if len(s.retained) == 0 {
 		return
 	}
@@ -211,17 +209,16 @@ func (c *Compiler) release(s *space) {
 	clear(s.retained)
 }
 
-func (c *Compiler) replacePolicy(s *space, name string, p *compiledPolicy) {
+func (c *Compiler) replacePolicy(s *namespaceState, name string, p *compiledPolicy) {
 	if s.policies[name] = p; p == nil {
 		delete(s.policies, name)
 	}
 	s.sorted = nil
 	delete(c.problems, api.Name{Namespace: s.name, Name: name})
-	c.dirtySpaces[s] = true
+	c.dirtyNamespaces[s] = true
 }
 
-// SetSandbox tells which pod of this node the CNI plugin has given an address; nil: none any
-// more.
+// SetSandbox records the pod of this node to which the CNI plugin has given an address. Nil: the address is free again.
 func (c *Compiler) SetSandbox(a netip.Addr, sandbox *Sandbox) {
 	at := c.address(a)
 	var was, is Sandbox
@@ -245,7 +242,7 @@ func (c *Compiler) SetSandbox(a netip.Addr, sandbox *Sandbox) {
 	note(c.changes.Sandboxes, a, was, is, equalValues)
 }
 
-// Compile brings the table up to date and returns it, with what differs since Take.
+// Compile brings the table up to date. It returns the table and the changes since Take.
 func (c *Compiler) Compile() (*Table, *Changes) {
 	for at := range c.dirtyAddrs {
 		c.chooseOwner(at)
@@ -261,7 +258,7 @@ func (c *Compiler) Compile() (*Table, *Changes) {
 		c.classify(at)
 	}
 	clear(c.dirtyAddrs)
-	if len(subjects)+len(c.bornClasses)+len(c.goneClasses) > 0 {
+	if len(subjects)+len(c.newClasses)+len(c.emptyClasses) > 0 {
 		for at := range c.limitGrants() {
 			subjects[at] = true
 		}
@@ -273,10 +270,10 @@ func (c *Compiler) Compile() (*Table, *Changes) {
 	return c.table, c.changes
 }
 
-// Take says that the changes up to now are the consumer's: the next ones begin.
+// Take starts a new set of changes. Call it when the consumer has applied the last one.
 func (c *Compiler) Take() { c.changes = newChanges() }
 
-// chooseOwner finds the pod that counts at an address: that of the sandbox, else the newest.
+// chooseOwner finds the pod that counts at an address: the pod of the sandbox, or else the newest pod.
 func (c *Compiler) chooseOwner(at *address) {
 	at.owner = nil
 	if s := at.sandbox; s != nil {
@@ -292,22 +289,22 @@ func (c *Compiler) chooseOwner(at *address) {
 	}
 }
 
-// findSubjects returns the addresses whose policies must be looked at, and looks at them.
+// findSubjects returns the addresses whose policies may have changed, and updates their policies.
 func (c *Compiler) findSubjects() map[*address]bool {
 	subjects := map[*address]bool{}
 	for at := range c.dirtyAddrs {
 		subjects[at] = true
 	}
-	if len(c.dirtySpaces) > 0 || c.dirtyCluster {
-		for s := range c.dirtySpaces {
+	if len(c.dirtyNamespaces) > 0 || c.dirtyCluster {
+		for s := range c.dirtyNamespaces {
 			c.limitPeers(s)
 		}
 		for _, at := range c.addrs {
-			if c.local(at) && (c.dirtyCluster || at.owner != nil && c.dirtySpaces[at.owner.space]) {
+			if c.local(at) && (c.dirtyCluster || at.owner != nil && c.dirtyNamespaces[at.owner.namespace]) {
 				subjects[at] = true
 			}
 		}
-		clear(c.dirtySpaces)
+		clear(c.dirtyNamespaces)
 		c.dirtyCluster = false
 	}
 	for at := range subjects {
@@ -316,19 +313,19 @@ func (c *Compiler) findSubjects() map[*address]bool {
 	return subjects
 }
 
-// local reports whether an address is a pod's of this node.
+// local reports whether an address belongs to a pod of this node.
 func (c *Compiler) local(at *address) bool {
 	return at.sandbox != nil || at.owner != nil && at.owner.Node == c.node
 }
 
-// selectPolicies finds the policies that isolate or judge an address, and lets their terms count.
+// selectPolicies finds the policies that isolate or judge an address, and takes references to them.
 func (c *Compiler) selectPolicies(at *address) {
 	for d := range at.policies {
 		var now []*compiledPolicy
 		unknown := at.sandbox != nil && at.owner == nil
 		isolated, cluster := unknown, unknown && Direction(d) == Egress && c.judgesEgress()
 		if c.local(at) && at.owner != nil {
-			now = at.owner.space.selecting(at.owner.Labels, Direction(d), len(at.policies[d])+1)
+			now = at.owner.namespace.selecting(at.owner.Labels, Direction(d), len(at.policies[d])+1)
 			isolated = len(now) > 0
 			now = c.addClusterPolicies(at.owner, Direction(d), now)
 			cluster = slices.ContainsFunc(now, func(p *compiledPolicy) bool { return p.cluster != nil })
@@ -340,15 +337,16 @@ func (c *Compiler) selectPolicies(at *address) {
 			c.unuse(p, Direction(d))
 		}
 		at.policies[d] = now
-		c.isolate(at, isolated, &at.isolated[d], c.table.Isolated[d], c.changes.Isolated[d])
-		c.isolate(at, cluster, &at.cluster[d], c.table.Cluster[d], c.changes.Cluster[d])
+		c.isolate(at, isolated, &at.isIsolated[d], c.table.Isolated[d], c.changes.Isolated[d])
+		c.isolate(at, cluster, &at.isJudged[d], c.table.Cluster[d], c.changes.Cluster[d])
 	}
 }
 
-// selecting returns the policies that isolate a pod with these labels in a direction, by name. Of those that are
-// over a limit one is enough: they allow nothing. There are about so many.
-func (s *space) selecting(labels map[string]string, d Direction, about int) []*compiledPolicy {
-	all := make([]*compiledPolicy, 0, about)
+// selecting returns the policies that isolate a pod with these labels in a direction, sorted by name. It returns at
+// most one policy that exceeds a limit, because such policies all have the same effect. capacity is the expected length
+// of the result.
+func (s *namespaceState) selecting(labels map[string]string, d Direction, capacity int) []*compiledPolicy {
+	all := make([]*compiledPolicy, 0, capacity)
 	for _, p := range s.inOrder() {
 		if p.object.Isolates[d] && p.object.Selector.Matches(labels) {
 			if all = append(all, p); p.overPeers {
@@ -360,8 +358,8 @@ func (s *space) selecting(labels map[string]string, d Direction, about int) []*c
 	return all
 }
 
-// inOrder returns the policies of a namespace as selecting looks at them.
-func (s *space) inOrder() []*compiledPolicy {
+// inOrder returns the policies of a namespace by name, those over a limit last.
+func (s *namespaceState) inOrder() []*compiledPolicy {
 	if s.sorted == nil {
 		s.sorted = slices.SortedFunc(maps.Values(s.policies), func(a, b *compiledPolicy) int {
 			if a.overPeers != b.overPeers {
@@ -376,7 +374,7 @@ func (s *space) inOrder() []*compiledPolicy {
 	return s.sorted
 }
 
-// isolate notes whether an address is one of those that are isolated, or judged.
+// isolate records that an address enters or leaves one of the sets Isolated and Cluster.
 func (c *Compiler) isolate(at *address, now bool, was *bool, table map[netip.Addr]bool, changes map[netip.Addr]Change[bool]) {
 	if *was == now {
 		return

@@ -1,19 +1,21 @@
-// Package policy decides which packets NetworkPolicies allow. It is pure: objects in, a table
-// with reasons out; it knows no kernel and no API server.
+// Package networkpolicy decides which packets NetworkPolicies and ClusterNetworkPolicies allow. It is pure: it turns
+// objects into a table with reasons, and knows no kernel and no API server.
 //
 //	Policy ─┐                       ┌ Classes   address of a pod : class
 //	Pod    ─┼─ Compiler ─→ Table ───┼ Blocks    every other range : class
 //	Namespace, Sandbox              ├ Isolated  local pod, by direction
 //	                                └ Grants    local pod . class . protocol . ports : rule
-//	packet ─ Lookup(Table) ─→ Decision: allowed or not, by which rule
+//	packet     ─ Lookup(Table)    ─→ Decision: allowed or not, by which rule
+//	connection ─ Explain(Cluster) ─→ Explanation: the same from the objects, with all reasons
 //
-// Two addresses are of one class if the same peers of the policies that matter on this node
-// include them, and the same numbers stand behind the port names that these policies use. So
-// a pod that appears is one element, and what a policy grants is one element for each class.
-// Policies matter on a node if they select a pod there.
+// A policy matters on a node if it selects a pod there. Two addresses have the same class if the same peers of these
+// policies include both, and their ports have the same names and numbers. So a new pod is one element of the table, and
+// a policy's grant is one element for each class.
 //
-// It hides selectors, blocks and their exceptions, port names and the union of policies. It
-// promises that the table of a Compiler that was told changes is that of a new one, that
-// Changes names no element that stayed as it was, and that Evaluate, which reads the objects
-// without any table, says the same as Lookup: tests hold both.
+// The package encapsulates selectors, blocks with exceptions, names of ports and the union of policies. Tests hold
+// three promises:
+//
+//   - A Compiler that got changes has the same table as a new Compiler.
+//   - Changes names only elements that differ.
+//   - Evaluate, which reads the objects and no table, agrees with Lookup.
 package networkpolicy

@@ -7,15 +7,15 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Cluster is the objects that policies are about.
+// A Cluster holds all objects that the policies of a cluster depend on.
 type Cluster struct {
 	Pods            map[api.Name]*api.Pod
 	Namespaces      map[string]*api.Namespace
 	Policies        map[api.Name]*Policy
 	ClusterPolicies map[string]*ClusterPolicy
 	Nodes           map[string]*Node
-	// Limited are the NetworkPolicies that exceed a limit, and which: they isolate, and allow nothing.
-	// It is a node's; see LimitedOn.
+	// Limited names the NetworkPolicies that exceed a limit on one node, with the limit. They isolate pods, and allow
+	// nothing. LimitedOn returns it.
 	Limited map[api.Name]string
 }
 
@@ -25,21 +25,21 @@ func NewCluster() *Cluster {
 		ClusterPolicies: map[string]*ClusterPolicy{}, Nodes: map[string]*Node{}}
 }
 
-// A Judgement is what the policies say about one direction of one pod, and why.
+// A Judgement is the decision of the policies about one direction of one pod, with the reasons.
 type Judgement struct {
 	// Isolates are the NetworkPolicies that isolate the pod, sorted.
 	Isolates []api.Name
-	// Judges are the ClusterNetworkPolicies with rules for it, in the order in which they decide.
+	// Judges are the ClusterNetworkPolicies with rules for the pod, in the order in which they decide.
 	Judges []string
-	// Rule decides; nil: none does, so that what is not isolated is allowed.
+	// Rule decides. Nil: no rule does, and the packet passes unless the pod is isolated.
 	Rule *RuleName
 	// Exempt: the pod is isolated, but not from this peer.
 	Exempt bool
-	// Passed are the rules that left it to the next tier.
+	// Passed are the rules that left the decision to the next tier.
 	Passed []RuleName
-	// PortOnly are NetworkPolicies' rules that include the peer, but not the port; PeerOnly
-	// those that include the port, but not the peer.
-	PortOnly, PeerOnly []RuleName
+	// PeerOnly are rules of NetworkPolicies that include the peer, but not the port. PortOnly are rules that include
+	// the port, but not the peer.
+	PeerOnly, PortOnly []RuleName
 }
 
 // Allowed reports whether it is.
@@ -50,8 +50,8 @@ func (j *Judgement) Allowed() bool {
 	return len(j.Isolates) == 0 || j.Exempt
 }
 
-// A Peering is a connection as one of its pods sees it. Proto 0 asks about no port: a rule for
-// some ports is in PortOnly then.
+// A Peering is a connection from the view of one of its pods. Proto 0 asks about no port: a rule for some ports is in
+// PeerOnly then.
 type Peering struct {
 	Pod       *api.Pod
 	Direction Direction
@@ -59,12 +59,11 @@ type Peering struct {
 	PeerPod   *api.Pod // nil: the address is no pod's
 	Proto     api.Proto
 	Port      uint16
-	// Exempt: the peer is the pod itself, or its node: no NetworkPolicy isolates from them.
+	// Exempt: the peer is the pod itself or its node. No NetworkPolicy isolates a pod from either.
 	Exempt bool
 }
 
-// Evaluate judges by the objects themselves. It is slow and short: what Compiler and Lookup do
-// must agree with it.
+// Evaluate judges by the objects, without a table. It is short and slow: the reference for Compiler and Lookup.
 func (c *Cluster) Evaluate(p Peering) (j Judgement) {
 	for name, policy := range c.Policies {
 		if name.Namespace == p.Pod.Name.Namespace && policy.Isolates[p.Direction] && policy.Selector.Matches(p.Pod.Labels) {
@@ -112,7 +111,7 @@ func (c *Cluster) evaluateTier(t Tier, p Peering, j *Judgement) bool {
 	return false
 }
 
-// evaluateNetworkPolicies judges by those that isolate the pod.
+// evaluateNetworkPolicies applies the NetworkPolicies that isolate the pod.
 func (c *Cluster) evaluateNetworkPolicies(p Peering, j *Judgement) {
 	j.Exempt = p.Exempt
 	for _, name := range j.Isolates {
@@ -127,9 +126,9 @@ func (c *Cluster) evaluateNetworkPolicies(p Peering, j *Judgement) {
 			case peer && port && j.Rule == nil:
 				j.Rule = &n
 			case peer && !port:
-				j.PortOnly = append(j.PortOnly, n)
-			case port && !peer:
 				j.PeerOnly = append(j.PeerOnly, n)
+			case port && !peer:
+				j.PortOnly = append(j.PortOnly, n)
 			}
 		}
 	}

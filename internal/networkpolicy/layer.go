@@ -7,10 +7,10 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// passRule stands for the rules that leave a decision to the next tier. It is in no table.
+// passRule stands for rules that leave a decision to the next tier. No table has it.
 const passRule RuleID = 0
 
-// takeDefaults lets the rules that stand for no rule be in the table.
+// takeDefaults adds the rules for packets that no rule matches to the table.
 func (c *Compiler) takeDefaults(p *profile) {
 	if !p.layers {
 		return
@@ -23,7 +23,7 @@ func (c *Compiler) takeDefaults(p *profile) {
 	c.takeRule(n)
 }
 
-// unmatched is what decides where no rule does.
+// unmatched is the rule for packets that no rule matches.
 func (p *profile) unmatched() RuleID {
 	switch {
 	case !p.isolated:
@@ -34,7 +34,8 @@ func (p *profile) unmatched() RuleID {
 	return IsolatedEgress
 }
 
-// layeredClass is layered for some rules about a class, and those about all addresses.
+// layeredClass returns the segments of a class for some rules, together with the rules about all addresses and all
+// pods.
 func (p *profile) layeredClass(rules []int, k *class) []Segment {
 	rules = merge(rules, p.allAddrs)
 	if k.number&PodClass != 0 {
@@ -50,8 +51,8 @@ func merge(a, b []int) []int {
 	return slices.Compact(all)
 }
 
-// layered returns what decides about a class, tier by tier: all of it, because who looks up a
-// class looks no further if it finds a port, and cannot know which of two rules comes first.
+// layered returns the segments of a class, tier by tier. They cover every port, because a lookup that finds a port in a
+// class does not look further, and cannot compare the rules of two classes.
 func (p *profile) layered(rules []int, k *class, number Class) []Segment {
 	if len(rules) == 0 {
 		return nil
@@ -60,7 +61,7 @@ func (p *profile) layered(rules []int, k *class, number Class) []Segment {
 	if p.covered(number) {
 		key[0] = 2
 	}
-	var tiers [3][]Segment // the one that decides first
+	var tiers [3][]Segment // in the order in which the tiers decide
 	for _, i := range rules {
 		r := &p.rules[i]
 		some := &tiers[r.tier.order()]
@@ -93,15 +94,15 @@ func (p *profile) layered(rules []int, k *class, number Class) []Segment {
 	return s
 }
 
-// covered reports whether what is not found for a class would be looked for elsewhere.
+// covered reports whether a lookup continues elsewhere if it finds no segment in a class.
 func (p *profile) covered(number Class) bool {
 	return number != AnyAddr && len(p.grants[AnyAddr]) > 0 ||
 		number&PodClass != 0 && len(p.grants[AnyPod]) > 0
 }
 
-// layer returns what decides if above comes before below. Of above the first segment that has a
-// port decides, or leaves it to below. The first segment of below, and of the result, decides
-// about all that no other has.
+// layer returns the segments of above in front of below. The first segment of above with a port decides about the port,
+// or leaves it to below. The first segment of below, and of the result, decides about all ports without another
+// segment.
 func layer(above, below []Segment) []Segment {
 	rest := below[0]
 	if i := slices.IndexFunc(above, func(s Segment) bool { return s.Proto == 0 }); i >= 0 {
@@ -144,7 +145,7 @@ func layer(above, below []Segment) []Segment {
 	return append([]Segment{rest}, joined(out)...)
 }
 
-// joined makes one segment of neighbours of the same rule.
+// joined merges adjacent segments of one rule.
 func joined(all []Segment) (out []Segment) {
 	for _, s := range all {
 		if n := len(out); n > 0 && out[n-1].Proto == s.Proto && out[n-1].Rule == s.Rule && uint32(out[n-1].Last)+1 == uint32(s.First) {

@@ -9,29 +9,29 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// What one namespace's policies may cost each node. The cheapest count first; those that
-// exceed a limit isolate pods as they say, and allow nothing.
+// These limits bound the cost of one namespace's policies on each node. The cheapest policies count first. A policy
+// that exceeds a limit isolates its pods, and allows nothing.
 const (
-	// MaxPeers is how many peers, exceptions of blocks and ports a namespace's policies may list. A policy
-	// counts as two of them, and ten labels or values in selectors as one.
+	// MaxPeers limits the peers, exceptions of blocks and ports that a namespace's policies may list. A policy counts
+	// as two of them, and ten labels or values in selectors as one.
 	MaxPeers = 4_000
-	// MaxGrants is what they may allow this node's pods: pods x classes of peers x ports.
+	// MaxGrants limits the grants to this node's pods: pods x classes of peers x ports.
 	MaxGrants = 200_000
 )
 
-// limits are the constants, but in tests.
-type limits struct{ peers, grants int }
+// limits are MaxPeers and MaxGrants, or lower in tests.
+type limits struct{ maxPeers, maxGrants int }
 
-// What policies and selectors count as: a policy without rules is looked at for each pod of its namespace, and
-// each value of a selector of namespaces for each pod of the cluster.
+// The cost of policies and selectors. Even a policy without rules is compared with each pod of its namespace, and each
+// value of a namespace selector with each pod of the cluster.
 const (
-	listedPolicy = 2
-	listedValues = 10
+	policyCost    = 2
+	valuesPerCost = 10
 )
 
-// listed is how much a policy lists: itself, peers, exceptions, ports and what its selectors have.
-func (p *Policy) listed() (n int) {
-	values := size(&p.Selector)
+// cost is the number of items that a policy lists: itself, peers, exceptions, ports and values of selectors.
+func (p *Policy) cost() (n int) {
+	values := selectorSize(&p.Selector)
 	for _, rules := range p.Rules {
 		for i := range rules {
 			n += len(rules[i].Peers) + len(rules[i].Ports)
@@ -39,15 +39,15 @@ func (p *Policy) listed() (n int) {
 				if peer.Block != nil {
 					n += len(peer.Block.Except)
 				}
-				values += size(peer.Pods) + size(peer.Namespaces) + size(peer.Nodes)
+				values += selectorSize(peer.Pods) + selectorSize(peer.Namespaces) + selectorSize(peer.Nodes)
 			}
 		}
 	}
-	return listedPolicy + n + values/listedValues
+	return policyCost + n + values/valuesPerCost
 }
 
-// size is how many labels and values a selector has; it may be nil.
-func size(s *api.Selector) (n int) {
+// selectorSize returns the number of labels and values of a selector, which may be nil.
+func selectorSize(s *api.Selector) (n int) {
 	if s == nil {
 		return 0
 	}
@@ -57,22 +57,22 @@ func size(s *api.Selector) (n int) {
 	return n
 }
 
-// limitPeers finds the policies of a namespace that count, by what they list.
-func (c *Compiler) limitPeers(s *space) {
+// limitPeers marks the policies of a namespace that exceed MaxPeers.
+func (c *Compiler) limitPeers(s *namespaceState) {
 	all, costs := make([]*compiledPolicy, 0, len(s.policies)), make(map[*compiledPolicy]int, len(s.policies))
 	for _, p := range s.policies {
-		all, costs[p] = append(all, p), p.listed
+		all, costs[p] = append(all, p), p.cost
 	}
 	cheapestFirst(all, costs)
 	sum := 0
 	for _, p := range all {
-		sum += p.listed
-		over := sum > c.limits.peers
+		sum += p.cost
+		over := sum > c.limits.maxPeers
 		if over != p.overPeers {
 			again := c.newPolicy(p.object)
 			again.overPeers = over
 			s.policies[p.name.Name], s.sorted = again, nil
-			c.changeProblem(p.name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers, ports, policies and values of selectors", c.limits.peers))
+			c.changeProblem(p.name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers, ports, policies and values of selectors", c.limits.maxPeers))
 		}
 	}
 }
@@ -84,7 +84,7 @@ func cheapestFirst(all []*compiledPolicy, costs map[*compiledPolicy]int) {
 	})
 }
 
-// estimate is at least what a policy grants this node's pods.
+// estimate is a lower bound of a policy's grants to this node's pods.
 func (p *compiledPolicy) estimate() (n int) {
 	for d := range p.rules {
 		for i := range p.rules[d] {
@@ -99,17 +99,16 @@ func (p *compiledPolicy) estimate() (n int) {
 			for _, t := range r.terms {
 				peers += t.used
 			}
-			n += p.isolates[d] * peers * max(1, len(r.Ports))
+			n += p.addrsByDirection[d] * peers * max(1, len(r.Ports))
 		}
 	}
 	return n
 }
 
-// limitGrants finds the policies that count, by what they grant, and returns the addresses for
-// which that changed.
+// limitGrants marks the policies that exceed MaxGrants. It returns the addresses of pods for which a mark changed.
 func (c *Compiler) limitGrants() map[*address]bool {
 	costs, spaces := map[*compiledPolicy]int{}, map[string][]*compiledPolicy{}
-	for p := range c.used {
+	for p := range c.usedPolicies {
 		if p.cluster == nil {
 			costs[p] = p.estimate()
 			spaces[p.name.Namespace] = append(spaces[p.name.Namespace], p)
@@ -121,10 +120,10 @@ func (c *Compiler) limitGrants() map[*address]bool {
 		sum := 0
 		for _, p := range all {
 			sum += costs[p]
-			if cut := sum > c.limits.grants; cut != p.overGrants {
+			if cut := sum > c.limits.maxGrants; cut != p.overGrants {
 				p.overGrants, changed[p] = cut, true
 				c.changeProblem(p.name, cut, fmt.Sprintf(
-					"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.grants, c.node))
+					"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.maxGrants, c.node))
 			}
 		}
 	}
@@ -142,7 +141,7 @@ func (c *Compiler) limitGrants() map[*address]bool {
 	return subjects
 }
 
-// changeProblem notes that a policy began or ceased to exceed a limit.
+// changeProblem records that a policy exceeds a limit, or does so no longer.
 func (c *Compiler) changeProblem(name api.Name, is bool, text string) {
 	if !is {
 		delete(c.problems, name)
@@ -151,7 +150,7 @@ func (c *Compiler) changeProblem(name api.Name, is bool, text string) {
 	c.problems[name] = text + ": this one isolates pods and allows nothing"
 }
 
-// LimitedOn returns the policies that exceed a limit on a node, and which.
+// LimitedOn returns the policies that exceed a limit on a node, with the limit.
 func (c *Cluster) LimitedOn(node string) map[api.Name]string {
 	all := New(node)
 	for n, p := range c.Policies {
@@ -167,7 +166,7 @@ func (c *Cluster) LimitedOn(node string) map[api.Name]string {
 	return all.Problems()
 }
 
-// Stats are sizes of what a Compiler made.
+// Stats are the sizes of a Compiler's results.
 type Stats struct {
 	Policies int // that isolate pods of this node
 	Classes  int // of addresses
@@ -175,7 +174,7 @@ type Stats struct {
 }
 
 // Stats returns the sizes of now.
-func (c *Compiler) Stats() Stats { return Stats{len(c.used), len(c.classes), c.grants} }
+func (c *Compiler) Stats() Stats { return Stats{len(c.usedPolicies), len(c.classes), c.grants} }
 
 // Isolates returns the pod that has an address, and the policies that isolate it in a direction.
 func (c *Compiler) Isolates(a netip.Addr, d Direction) (pod api.Name, by []api.Name) {
@@ -197,5 +196,5 @@ func (c *Compiler) Isolates(a netip.Addr, d Direction) (pod api.Name, by []api.N
 	return pod, by
 }
 
-// Problems are the policies that exceed a limit, and which. It is the Compiler's own.
+// Problems returns the policies that exceed a limit, with the limit. The map belongs to the Compiler.
 func (c *Compiler) Problems() map[api.Name]string { return c.problems }

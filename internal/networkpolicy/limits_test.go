@@ -70,7 +70,7 @@ func wide(namespace, name string, peers, ports int) *Policy {
 func TestLimits(t *testing.T) {
 	build := func(backwards bool) *Compiler {
 		c := New("here")
-		c.limits = limits{peers: 1000, grants: 2000}
+		c.limits = limits{maxPeers: 1000, maxGrants: 2000}
 		var steps []func()
 		for i := range 30 {
 			steps = append(steps, func() { p := podAt("evil", i); c.SetPod(p.Name, p) }, func() { p := podAt("good", i); c.SetPod(p.Name, p) })
@@ -149,7 +149,7 @@ func empty(namespace string, i int) *Policy {
 // Of the policies that are over a limit one is enough to isolate a pod.
 func TestManyPolicies(t *testing.T) {
 	c := New("here")
-	c.limits.peers = 1000
+	c.limits.maxPeers = 1000
 	for i := range 3 {
 		p := podAt("evil", i)
 		c.SetPod(p.Name, p)
@@ -159,12 +159,12 @@ func TestManyPolicies(t *testing.T) {
 		c.SetPolicy(p.Name, p)
 	}
 	table, _ := c.Compile()
-	if got := len(c.Problems()); got != 2000-1000/listedPolicy {
+	if got := len(c.Problems()); got != 2000-1000/policyCost {
 		t.Errorf("%d policies of 2,000 are over the limit", got)
 	}
 	at := podAt("evil", 1).Addrs[0]
 	for _, d := range []Direction{Ingress, Egress} {
-		if _, by := c.Isolates(at, d); len(by) != 1000/listedPolicy+1 || !slices.IsSortedFunc(by, api.Name.Compare) || !table.Isolated[d][at] {
+		if _, by := c.Isolates(at, d); len(by) != 1000/policyCost+1 || !slices.IsSortedFunc(by, api.Name.Compare) || !table.Isolated[d][at] {
 			t.Errorf("%s: %d policies isolate the pod", d, len(by))
 		}
 	}

@@ -9,19 +9,18 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A compiledPolicy is a policy, and the terms of its rules as long as it selects a pod of this
-// node.
+// A compiledPolicy is a policy. It has rules with terms while it selects a pod of this node.
 type compiledPolicy struct {
-	name       api.Name
-	object     *Policy        // or
-	cluster    *ClusterPolicy // one of these
-	sequence   int
-	users      int // addresses that it isolates, by direction
-	isolates   [2]int
-	rules      [2][]compiledRule
-	listed     int  // peers, exceptions and ports
-	overPeers  bool // it exceeds MaxPeers: it has no rules
-	overGrants bool // it exceeds MaxGrants: its rules do not count
+	name             api.Name
+	object           *Policy        // or
+	cluster          *ClusterPolicy // one of these
+	sequence         int
+	addrs            int // addresses that it isolates, by direction
+	addrsByDirection [2]int
+	rules            [2][]compiledRule
+	cost             int  // peers, exceptions and ports
+	overPeers        bool // it exceeds MaxPeers: it has no rules
+	overGrants       bool // it exceeds MaxGrants: its rules do not count
 }
 
 type compiledRule struct {
@@ -33,7 +32,7 @@ type compiledRule struct {
 	terms    []*term
 }
 
-// A ruleUse is a rule of policies that count. A policy and its successor may be there both.
+// A ruleUse counts the references to a rule. A policy and its successor may exist at the same time.
 type ruleUse struct {
 	id   RuleID
 	refs int
@@ -41,7 +40,7 @@ type ruleUse struct {
 
 func (c *Compiler) newPolicy(object *Policy) *compiledPolicy {
 	c.sequence++
-	return &compiledPolicy{name: object.Name, object: object, sequence: c.sequence, listed: object.listed()}
+	return &compiledPolicy{name: object.Name, object: object, sequence: c.sequence, cost: object.cost()}
 }
 
 // tier is the policy's.
@@ -67,13 +66,13 @@ func (p *compiledPolicy) eachRule(f func(Direction, int, *Rule, RuleName)) {
 	}
 }
 
-// use lets a policy count for one address more; its rules ask their terms then.
+// use counts one more address for a policy. The first one adds the policy's rules and terms.
 func (c *Compiler) use(p *compiledPolicy, d Direction) {
-	p.isolates[d]++
-	if p.users++; p.users > 1 {
+	p.addrsByDirection[d]++
+	if p.addrs++; p.addrs > 1 {
 		return
 	}
-	c.used[p] = true
+	c.usedPolicies[p] = true
 	if p.overPeers {
 		return
 	}
@@ -98,11 +97,11 @@ func (c *Compiler) use(p *compiledPolicy, d Direction) {
 
 // unuse is the inverse of use.
 func (c *Compiler) unuse(p *compiledPolicy, d Direction) {
-	p.isolates[d]--
-	if p.users--; p.users > 0 {
+	p.addrsByDirection[d]--
+	if p.addrs--; p.addrs > 0 {
 		return
 	}
-	delete(c.used, p)
+	delete(c.usedPolicies, p)
 	if p.overGrants {
 		p.overGrants = false
 		delete(c.problems, p.name)
@@ -128,8 +127,8 @@ func (p *Peer) everyPod() bool {
 	return p.Namespaces != nil && selectsAll(p.Namespaces) && (p.Pods == nil || selectsAll(p.Pods))
 }
 
-// portNames returns the names of ports whose numbers the peers give: what is received has the
-// numbers of the pod itself.
+// portNames returns the named ports whose numbers depend on the peer. For ingress the pod itself has the numbers, so
+// there are none.
 func (r *Rule) portNames(d Direction) (all []portName) {
 	for _, p := range r.Ports {
 		if d == Egress && p.Name != "" {
@@ -150,7 +149,7 @@ func (c *Compiler) takeRule(name RuleName) RuleID {
 	return u.id
 }
 
-// newRuleID makes a number out of a name, that no other rule has.
+// newRuleID derives a number from a name. No other rule has the number.
 func (c *Compiler) newRuleID(name RuleName) RuleID {
 	bits, mask := ruleBit, ruleBit-1
 	if name.Action == Deny {
@@ -181,27 +180,26 @@ func (c *Compiler) releaseRule(name RuleName) {
 	}
 }
 
-// A profile is what some policies grant in one direction. Pods that the same policies isolate
-// share it.
+// A profile is the grants of some policies in one direction. Pods with the same policies share it.
 type profile struct {
 	key       string
 	direction Direction
-	// layers: ClusterNetworkPolicies judge, so that each class has all that decides (layer.go).
-	// isolated: NetworkPolicies too. defaults are the rules that stand for no rule.
+	// layers: ClusterNetworkPolicies judge, so the segments of each class cover every port (layer.go). isolated: a
+	// NetworkPolicy isolates. defaults are the rules for packets that no rule matches.
 	layers, isolated bool
 	defaults         []RuleName
-	// allAddrs and anyPod are rules for every address, and for every pod.
+	// allAddrs and anyPod are the rules for every address, and for every pod.
 	allAddrs, anyPod []int
 	rules            []profileRule
 	byTerm           map[*term][]int
 	grants           map[Class][]Segment
 	users            map[*address]bool
-	// anyNamed are rules for all pods whose ports have names: each pod has other numbers.
+	// anyNamed are rules for all pods with named ports. The numbers differ from pod to pod.
 	anyNamed []int
 	memo     map[string][]Segment
 }
 
-// A profileRule is a rule with its ports. names are those whose numbers the peers give.
+// A profileRule is a rule with its ports. names are the ports whose numbers depend on the peer.
 type profileRule struct {
 	id    RuleID
 	tier  Tier
@@ -209,7 +207,7 @@ type profileRule struct {
 	names []portName
 }
 
-// updateProfiles finds what an address is granted now.
+// updateProfiles finds the profiles of an address, and writes the changed grants.
 func (c *Compiler) updateProfiles(at *address) {
 	for d := range at.profiles {
 		old := at.profiles[d]
@@ -241,7 +239,7 @@ func (c *Compiler) updateProfiles(at *address) {
 	}
 }
 
-// grant writes what a target is granted.
+// grant writes the segments of a target.
 func (c *Compiler) grant(d Direction, t Target, now []Segment) {
 	was := c.table.Grants[d][t]
 	if slices.Equal(was, now) {
@@ -257,7 +255,7 @@ func (c *Compiler) grant(d Direction, t Target, now []Segment) {
 	c.changes.Revoked = c.changes.Revoked || c.table.Cluster[d][t.Local] || c.table.Isolated[d][t.Local] && !covers(now, was)
 }
 
-// covers reports whether each of was is in one of now.
+// covers reports whether now allows everything that was allows.
 func covers(now, was []Segment) bool {
 	return !slices.ContainsFunc(was, func(w Segment) bool {
 		return !slices.ContainsFunc(now, func(n Segment) bool {
@@ -266,9 +264,9 @@ func covers(now, was []Segment) bool {
 	})
 }
 
-// profile returns that of an address; nil: no policy isolates or judges it.
+// profile returns the profile of an address. Nil: no policy isolates or judges it.
 func (c *Compiler) profile(d Direction, at *address) *profile {
-	if len(at.policies[d]) == 0 && !at.cluster[d] {
+	if len(at.policies[d]) == 0 && !at.isJudged[d] {
 		return nil
 	}
 	key, named := []byte{}, false
@@ -288,7 +286,7 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 	if p := c.profiles[d][string(key)]; p != nil {
 		return p
 	}
-	p := &profile{key: string(key), direction: d, layers: at.cluster[d], isolated: at.isolated[d],
+	p := &profile{key: string(key), direction: d, layers: at.isJudged[d], isolated: at.isIsolated[d],
 		byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
 	for _, policy := range at.policies[d] {
 		for i := range policy.rules[d] {
@@ -360,7 +358,7 @@ func (p *profile) set(k Class, s []Segment) {
 	}
 }
 
-// grantClasses finds what a new profile grants to all classes that there are.
+// grantClasses computes the segments of a new profile for all known classes.
 func (c *Compiler) grantClasses(p *profile) {
 	add := func(t *term) {
 		for k := range t.classes {
@@ -381,7 +379,7 @@ func (c *Compiler) grantClasses(p *profile) {
 	}
 }
 
-// classSegments returns what a class is granted.
+// classSegments returns the segments of a class.
 func (p *profile) classSegments(k *class) []Segment {
 	var rules []int
 	for _, t := range k.terms {
@@ -399,7 +397,8 @@ func (p *profile) classSegments(k *class) []Segment {
 	return p.segments(slices.Compact(rules), k)
 }
 
-// segments unites the ports of some rules. class gives names their numbers; nil: none has any.
+// segments unites the ports of some rules. The class k gives named ports their numbers. If k is nil, named ports do not
+// count.
 func (p *profile) segments(rules []int, k *class) []Segment {
 	if len(rules) == 0 {
 		return nil
@@ -428,7 +427,7 @@ func (p *profile) segments(rules []int, k *class) []Segment {
 	return s
 }
 
-// updateClasses grants to the classes that are new, and no more to those that are gone.
+// updateClasses writes the grants of new classes, and removes the grants of empty ones.
 func (c *Compiler) updateClasses() {
 	update := func(k *class) {
 		for d := range c.profiles {
@@ -447,21 +446,21 @@ func (c *Compiler) updateClasses() {
 			}
 		}
 	}
-	for k := range c.goneClasses {
+	for k := range c.emptyClasses {
 		if k.refs == 0 && c.classes[k.key] == k {
 			update(k)
 			delete(c.classes, k.key)
-			delete(c.numbers, k.number)
+			delete(c.classByNumber, k.number)
 			for _, t := range k.terms {
 				delete(t.classes, k)
 			}
 		}
 	}
-	for k := range c.bornClasses {
+	for k := range c.newClasses {
 		if k.refs > 0 {
 			update(k)
 		}
 	}
-	clear(c.goneClasses)
-	clear(c.bornClasses)
+	clear(c.emptyClasses)
+	clear(c.newClasses)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// disjoint returns segments that do not overlap and allow the same. The rule that comes first
-// decides; one that allows everything decides alone.
+// disjoint returns segments that do not overlap and decide the same. The first segment with a port decides, but a
+// segment of all protocols decides alone.
 func disjoint(all []Segment) []Segment {
 	byProto := map[api.Proto][]Segment{}
 	for _, s := range all {
@@ -26,8 +26,8 @@ func disjoint(all []Segment) []Segment {
 	return out
 }
 
-// paint gives each port to the first segment that has it, in one walk through where segments
-// begin and end: its cost is that of sorting them, however wide they are.
+// paint gives each port to the first segment with it. It walks once through the sorted ends of the segments, so wide
+// segments cost no more than narrow ones.
 func paint(proto api.Proto, some []Segment) (out []Segment) {
 	if len(some) == 1 {
 		return some
@@ -37,7 +37,7 @@ func paint(proto api.Proto, some []Segment) (out []Segment) {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(some[a].First, some[b].First) })
-	var open indexHeap // segments that have begun; those that have ended leave when they are first
+	var open indexHeap // segments that have begun; an ended segment leaves when it is first
 	for port := uint32(0); len(order) > 0 || len(open) > 0; {
 		if len(open) == 0 {
 			port = max(port, uint32(some[order[0]].First))

@@ -9,52 +9,50 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Class is the number of a class of addresses. It is made from what the class is, so that
-// it is the same after a restart.
+// A Class is the number of a class of addresses. The number is derived from the terms of the class, so that it is the
+// same after a restart.
 type Class uint32
 
-// The classes that stand for many: every address, and every pod. Classes of pods have the
-// bit PodClass.
+// The classes of every address and of every pod. Classes of pods have the bit PodClass.
 const (
 	AnyAddr  Class = 1
 	AnyPod   Class = 2
 	PodClass Class = 1 << 31
 )
 
-// A RuleID is the number of a rule, and the verdict of what it decides. No class has it.
+// A RuleID is the number of a rule. Its bits say the verdict. No class has the same number.
 type RuleID uint32
 
-// ruleBit is in every RuleID and in no class; denyBit in those that deny, whose ingressBit tells
-// their direction.
+// ruleBit is in every RuleID and in no class. denyBit marks rules that deny, and ingressBit their direction.
 const (
 	ruleBit    RuleID = 1 << 29
 	denyBit    RuleID = 1 << 30
 	ingressBit RuleID = 1 << 28
 )
 
-// The numbers of what decides where no rule does: a NetworkPolicy isolates, or none does. They are
-// written only where a rule of a ClusterNetworkPolicy would decide otherwise.
+// The verdict IDs of packets that match no rule: of pods that no NetworkPolicy isolates, and of isolated pods. A table
+// has them only where a rule of a ClusterNetworkPolicy would decide otherwise.
 const (
 	Unmatched       RuleID = ruleBit | 1
 	IsolatedEgress  RuleID = denyBit | ruleBit | 1
 	IsolatedIngress RuleID = denyBit | ruleBit | ingressBit | 1
 )
 
-// Denies reports whether it is the number of a rule that denies.
+// Denies reports whether the rule denies.
 func (id RuleID) Denies() bool { return id&denyBit != 0 }
 
-// A RuleName is where a rule stands: the Number-th of a policy's, from 0, of a direction.
-// A ClusterNetworkPolicy's says also what it does.
+// A RuleName is the place of a rule: its policy, direction and number from 0. For a ClusterNetworkPolicy it has also
+// the tier, the action and the title.
 type RuleName struct {
 	Policy    api.Name
 	Direction Direction
 	Number    int
 	Tier      Tier
 	Action    Action
-	Title     string // what its author calls it; empty: nothing
+	Title     string // the author's name for the rule; may be empty
 }
 
-// The Numbers of Unmatched and the Isolated ones.
+// The numbers of the rules Unmatched, IsolatedEgress and IsolatedIngress.
 const unmatched, isolated = -1, -2
 
 // String returns "default/web ingress[0]", or "Admin web ingress[0] Deny", with the rule's title.
@@ -82,34 +80,33 @@ type Segment struct {
 	Rule        RuleID
 }
 
-// A Target is a local pod and those who may talk with it.
+// A Target is a local pod and a class of its peers.
 type Target struct {
 	Local netip.Addr
 	Peer  Class
 }
 
-// A Range is addresses of one family from one up to and with another.
+// A Range is a range of addresses of one family. To is included.
 type Range struct {
 	From, To netip.Addr
 	Class    Class
 }
 
-// A Table is what a node enforces. A nil Table allows everything.
+// A Table is the wanted state of a node. A nil Table allows everything.
 type Table struct {
-	// Classes are those of all pods' addresses, and Blocks those of all other addresses that
-	// have one, sorted and disjoint.
+	// Classes has the addresses of all pods. Blocks has the other addresses with a class, sorted and disjoint.
 	Classes map[netip.Addr]Class
 	Blocks  []Range
-	// Isolated are this node's pods that a policy isolates, and those that are not known yet.
+	// Isolated has the pods of this node that a NetworkPolicy isolates, and pods that are not known yet.
 	Isolated [2]map[netip.Addr]bool
-	// Cluster are this node's pods for which a ClusterNetworkPolicy has rules, and those that are
-	// not known yet, if one has rules for what pods send.
+	// Cluster has the pods of this node for which a ClusterNetworkPolicy has rules. Pods that are not known yet are
+	// included if a ClusterNetworkPolicy has egress rules.
 	Cluster [2]map[netip.Addr]bool
-	// Grants are sorted by protocol and port, and disjoint; one of all protocols comes last, and
-	// decides about what no other has.
+	// Grants are sorted by protocol and port, and disjoint. A segment of all protocols comes last, and decides about
+	// the ports without another segment.
 	Grants [2]map[Target][]Segment
 	Rules  map[RuleID]RuleName
-	// Sandboxes are those that the CNI plugin made on this node.
+	// Sandboxes are the pods that the CNI plugin made on this node, by address.
 	Sandboxes map[netip.Addr]Sandbox
 }
 
@@ -136,21 +133,21 @@ func (t *Table) ClassOf(a netip.Addr) Class {
 	return AnyAddr
 }
 
-// A Packet is the first of a connection, behind the translation of its destination and before
-// that of its source. Proto may be any of IP's; only TCP, UDP and SCTP have ports.
+// A Packet is the first packet of a connection, after DNAT and before SNAT. Proto may be any IP protocol. Only TCP, UDP
+// and SCTP have ports.
 type Packet struct {
 	Src, Dst netip.Addr
 	Proto    api.Proto
 	Port     uint16 // of Dst
-	// ToNode: Dst is this node's own. No NetworkPolicy isolates pods from their node.
+	// ToNode: Dst is an address of this node. No NetworkPolicy isolates pods from their node.
 	ToNode bool
 }
 
-// A Verdict is what one direction of one pod says.
+// A Verdict is the decision of one direction of one pod.
 type Verdict struct {
-	// Isolated: a NetworkPolicy isolates the pod, and not from this peer only.
+	// Isolated: a NetworkPolicy isolates the pod, and does not exempt the peer.
 	Isolated bool
-	Rule     RuleID // which decided; 0: none did
+	Rule     RuleID // the rule that decided; 0: none did
 }
 
 // Allows reports whether the packet passes.
@@ -161,15 +158,15 @@ func (v Verdict) Allows() bool {
 	return !v.Isolated
 }
 
-// A Decision is what becomes of a packet on this node: by the sender's egress and the
-// receiver's ingress. A pod of another node is not isolated here; its own node decides.
+// A Decision is the verdict about a packet on this node: the sender's egress and the receiver's ingress. Pods of other
+// nodes are not judged here, because their own nodes do so.
 type Decision struct{ Egress, Ingress Verdict }
 
 // Allowed reports whether the packet passes on this node.
 func (d Decision) Allowed() bool { return d.Egress.Allows() && d.Ingress.Allows() }
 
-// Lookup decides about a packet that is not from this node itself: those pass. What a pod sends
-// to its own address without a Service never leaves it.
+// Lookup decides about a packet that this node does not send itself, because the node's own packets always pass. A
+// packet of a pod to its own address without a Service never leaves the pod.
 func Lookup(t *Table, p Packet) Decision {
 	if t == nil {
 		return Decision{}
@@ -206,7 +203,7 @@ func (t *Table) verdict(d Direction, local, peer netip.Addr, p Packet) (v Verdic
 	return v
 }
 
-// RuleOf is where the rule of a verdict stands; the zero name: no rule decided.
+// RuleOf returns the name of the rule of a verdict. The zero name: no rule decided.
 func (t *Table) RuleOf(v Verdict) RuleName {
 	if t == nil {
 		return RuleName{}
@@ -214,7 +211,7 @@ func (t *Table) RuleOf(v Verdict) RuleName {
 	return t.Rules[v.Rule]
 }
 
-// exempt is what isolation means for the pod itself and for its node.
+// exempt lifts isolation, which never applies between a pod and itself or its node.
 func (v *Verdict) exempt() {
 	v.Isolated = false
 	if v.Rule == IsolatedEgress || v.Rule == IsolatedIngress {
@@ -222,7 +219,7 @@ func (v *Verdict) exempt() {
 	}
 }
 
-// compareSegments is the order of a target's segments.
+// compareSegments compares segments by protocol and port.
 func compareSegments(a, b Segment) int {
 	return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.First, b.First))
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A term is a question about an address that rules of this node ask: is it a pod that a peer
-// selects, is it in a block, which number has it for a name of a port.
+// A term is a condition on an address that rules of this node have. The address is a pod that a peer selects, or is in
+// a block, or belongs to a pod that gives a port name a number.
 type term struct {
 	key      string
 	sequence int
 	refs     int // rules that ask
 
-	// Of pods: of one namespace, or of those that the selector selects.
+	// About pods: in one namespace, or in the namespaces of a selector.
 	namespace  string
 	namespaces *api.Selector
 	pods       *api.Selector // nil: all
 	block      *Block
 	nodes      *api.Selector // addresses of the nodes that it selects
-	// Of a port: the pods' number for the name.
+	// About a port: the number that pods give to the name.
 	port   portName
 	number uint16
 
@@ -30,7 +30,7 @@ type term struct {
 	used    int             // of those, that an address has
 }
 
-// A portName is a name of a port, which is another number on each pod.
+// A portName is a named port. Its number differs from pod to pod.
 type portName struct {
 	name  string
 	proto api.Proto
@@ -39,10 +39,10 @@ type portName struct {
 // includes reports whether a term about pods includes a pod.
 func (t *term) includes(p *pod) bool {
 	if t.namespaces == nil {
-		if t.namespace != p.space.name {
+		if t.namespace != p.namespace.name {
 			return false
 		}
-	} else if !selectsAll(t.namespaces) && (p.space.object == nil || !t.namespaces.Matches(p.space.object.Labels)) {
+	} else if !selectsAll(t.namespaces) && (p.namespace.object == nil || !t.namespaces.Matches(p.namespace.object.Labels)) {
 		return false
 	}
 	return t.pods == nil || t.pods.Matches(p.Labels)
@@ -50,23 +50,23 @@ func (t *term) includes(p *pod) bool {
 
 func compareTerms(a, b *term) int { return cmp.Compare(a.sequence, b.sequence) }
 
-// A termIndex has the terms that rules ask for.
+// A termIndex has the terms of the rules that count.
 type termIndex struct {
 	byKey       map[string]*term
 	sequence    int
 	byNamespace map[string]map[*term]bool // about pods of one namespace
 	wide        map[*term]bool            // about pods of several
-	blocks      map[*term]bool            // and those of nodes
+	blocks      map[*term]bool            // also terms about nodes
 	ports       map[portName]*portUse
 	newTerms    map[*term]bool // not yet answered for any pod
 	stale       map[*term]bool // without a rule, may be
-	// freshPorts are names that began or ceased to matter.
+	// freshPorts are names that came into use or went out of use.
 	freshPorts    map[portName]bool
 	blocksChanged bool
-	nodes         int // of blocks, those of nodes
+	nodes         int // how many of blocks are about nodes
 }
 
-// A portUse is a name of a port that rules ask for, and its numbers that pods have.
+// A portUse is a named port that rules use, with the numbers that pods give to it.
 type portUse struct {
 	refs    int
 	numbers map[uint16]*term
@@ -143,7 +143,7 @@ func (x *termIndex) release(t *term) {
 	}
 }
 
-// usePort and dropPort count the rules that ask for a name of a port.
+// usePort and dropPort count the rules with a named port.
 func (x *termIndex) usePort(n portName) {
 	u := x.ports[n]
 	if u == nil {
@@ -160,7 +160,7 @@ func (x *termIndex) dropPort(n portName) {
 	}
 }
 
-// number returns the term for a number that a name has.
+// number returns the term for a number of a named port.
 func (x *termIndex) number(n portName, number uint16) *term {
 	u := x.ports[n]
 	if t := u.numbers[number]; t != nil {
@@ -171,8 +171,7 @@ func (x *termIndex) number(n portName, number uint16) *term {
 	return t
 }
 
-// resolve removes the terms that no rule asks for any more, and returns them, and those whose
-// answers are not known yet.
+// resolve removes the terms without rules. It returns them, and the new terms that no pod has been compared with.
 func (x *termIndex) resolve() (fresh, stale map[*term]bool) {
 	stale = map[*term]bool{}
 	for t := range x.stale {
@@ -209,8 +208,8 @@ func (x *termIndex) resolve() (fresh, stale map[*term]bool) {
 	return fresh, stale
 }
 
-// updateTerms answers fresh terms for all pods, removes stale ones from them, and answers all
-// for pods that changed.
+// updateTerms compares all pods with the fresh terms, removes the stale terms, and compares pods that changed with all
+// terms.
 func (c *Compiler) updateTerms(fresh, stale map[*term]bool) {
 	ports := c.terms.freshPorts
 	c.terms.freshPorts = map[portName]bool{}
@@ -225,7 +224,7 @@ func (c *Compiler) updateTerms(fresh, stale map[*term]bool) {
 	if len(ports) > 0 || len(wide) > 0 || len(stale) > 0 || len(own) > 0 {
 		for _, p := range c.pods {
 			if !c.dirtyPods[p] {
-				c.amendTerms(p, wide, own[p.space.name], stale, ports)
+				c.amendTerms(p, wide, own[p.namespace.name], stale, ports)
 			}
 		}
 	}
@@ -235,7 +234,7 @@ func (c *Compiler) updateTerms(fresh, stale map[*term]bool) {
 	clear(c.dirtyPods)
 }
 
-// amendTerms changes the terms of a pod whose object has not changed.
+// amendTerms changes the terms of a pod that is unchanged itself.
 func (c *Compiler) amendTerms(p *pod, wide map[*term]bool, own []*term, stale map[*term]bool, ports map[portName]bool) {
 	var more []*term
 	for t := range wide {
@@ -267,7 +266,7 @@ func (c *Compiler) amendTerms(p *pod, wide map[*term]bool, own []*term, stale ma
 
 // termsOf returns all terms that include a pod.
 func (c *Compiler) termsOf(p *pod) (all []*term) {
-	for t := range c.terms.byNamespace[p.space.name] {
+	for t := range c.terms.byNamespace[p.namespace.name] {
 		if t.includes(p) {
 			all = append(all, t)
 		}

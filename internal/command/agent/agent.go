@@ -40,6 +40,8 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 	"github.com/fairway-net/fairway/internal/podnetwork/hostport"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/obstacles"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
@@ -188,7 +190,7 @@ func (a *agent) run(ctx context.Context) error {
 // look starts the watchers for obstacles outside of Fairway: foreign firewalls, and a full conntrack table.
 func (a *agent) look(ctx context.Context, g *errgroup.Group, view func() service.Node, says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) {
 	event := func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) }
-	obstacles := node.Obstacles{
+	watcher := obstacles.Watcher{
 		Pods: func() []netip.Prefix { return view().Settings.Pods },
 		Log:  a.log, Registry: registry, Event: event,
 		Now: func(message string) { says.board.Set(status.ForwardingDropped, message) },
@@ -197,7 +199,7 @@ func (a *agent) look(ctx context.Context, g *errgroup.Group, view func() service
 		Log: a.log, Registry: registry, Event: event,
 		Now: func(message string) { says.board.Set(status.ConntrackFull, message) },
 	}
-	g.Go(func() error { return obstacles.Run(ctx) })
+	g.Go(func() error { return watcher.Run(ctx) })
 	g.Go(func() error { return room.Run(ctx) })
 }
 
@@ -305,19 +307,19 @@ type nodes struct {
 }
 
 // Peers implements node.Nodes.
-func (n nodes) Peers() []node.Peer { return command.Peers(n.store.Nodes()) }
+func (n nodes) Peers() []plan.Peer { return command.Peers(n.store.Nodes()) }
 
 // run runs the pod network until ctx ends.
 func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) error {
 	pods.ServiceCIDRs = n.store.ServiceCIDRs
-	pods.PublishKey = func(ctx context.Context, k node.Key) error { return n.store.PublishWireGuardKey(ctx, k.String()) }
+	pods.PublishKey = func(ctx context.Context, k plan.Key) error { return n.store.PublishWireGuardKey(ctx, k.String()) }
 	return node.New(pods).Run(ctx, cfg.NodeName, n, cfg.SyncPeriod)
 }
 
 func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
-		Masquerade: true, NonMasqueradeCIDRs: a.cfg.NonMasqueradeCIDRs, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: node.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
+		Masquerade: true, NonMasqueradeCIDRs: a.cfg.NonMasqueradeCIDRs, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: plan.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
 		RIB: rib.Of(rib.DefaultDir, a.cfg.NodeName),
 	}
 }

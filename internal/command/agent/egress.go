@@ -15,6 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/podnetwork/egress"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -43,7 +44,7 @@ type egressAddresses struct {
 	by       map[netip.Addr]string // the owners as last read
 
 	mu   sync.Mutex
-	pods map[netip.Addr]node.EgressPod // nil: not known yet
+	pods map[netip.Addr]plan.EgressPod // nil: not known yet
 	in   egress.Input                  // the input of the last table
 	last *egress.Table                 // nil: none yet
 }
@@ -66,7 +67,7 @@ func (a *agent) followEgress(ctx context.Context, g *errgroup.Group, store *kube
 func (e *egressAddresses) Dirty() <-chan struct{} { return e.dirty }
 
 // Pods implements node.Egress.
-func (e *egressAddresses) Pods() (all map[netip.Addr]node.EgressPod, known bool) {
+func (e *egressAddresses) Pods() (all map[netip.Addr]plan.EgressPod, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pods, e.pods != nil
@@ -150,9 +151,9 @@ func (e *egressAddresses) pass(read bool) bool {
 	in := egress.ByOwners(e.source.Services(), e.by, rib.ByRouters)
 	in.Pods = e.source.Pods()
 	table := egress.Compile(in)
-	pods := make(map[netip.Addr]node.EgressPod, len(table.Pods))
+	pods := make(map[netip.Addr]plan.EgressPod, len(table.Pods))
 	for addr, c := range table.Pods {
-		pods[addr] = node.EgressPod{Node: c.Node, Addr: c.Addr, Gateway: c.Gateway}
+		pods[addr] = plan.EgressPod{Node: c.Node, Addr: c.Addr, Gateway: c.Gateway}
 	}
 	e.mu.Lock()
 	e.in, e.last = in, table

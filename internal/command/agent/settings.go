@@ -13,7 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/status"
-	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // A follower watches --settings-dir, and checks whether an agent can run with changed settings. It outlives the runs of
@@ -115,7 +116,7 @@ func (f *follower) tryOut(ctx context.Context, running, cfg *config.Config) erro
 			return err
 		}
 	}
-	if err := node.Probe(ctx, node.Way(cfg.PodNetwork)); err != nil && cfg.PodNetwork != running.PodNetwork {
+	if err := tunnel.Probe(ctx, plan.Way(cfg.PodNetwork)); err != nil && cfg.PodNetwork != running.PodNetwork {
 		return fmt.Errorf("--pod-network %s: %w", cfg.PodNetwork, err)
 	}
 	if cfg.Mode == running.Mode || cfg.Mode == datapath.None {

@@ -25,7 +25,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
-	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
@@ -201,7 +201,7 @@ type edgeNodes struct {
 func (n edgeNodes) Instances() []service.Instance { return n.cluster.Instances() }
 
 // Peers implements node.Nodes.
-func (n edgeNodes) Peers() []node.Peer { return command.Peers(n.cluster.Nodes()) }
+func (n edgeNodes) Peers() []plan.Peer { return command.Peers(n.cluster.Nodes()) }
 
 // source returns what the loop reads, and what asks nodes, which run until ctx ends. Where connections go
 // to pods, nodes are asked only if there is another edge that could be better off.

@@ -156,15 +156,24 @@ address, on --port. Both ends of a connection between pods are judged. Reads the
 once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit status is 1 if it is denied.`,
 		Example: `  fairway policy default/web
   fairway policy default/web --from default/client --port 80
-  fairway policy default/web --to 203.0.113.7 --port 443/TCP`,
+  fairway policy default/web --to 203.0.113.7 --port 443/TCP
+  fairway policy default/web --from default/client -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	var q policyQuestion
 	c.Flags().StringVar(&q.from, "from", "", "a `peer` that sends to the pod: NAMESPACE/POD, or an address")
 	c.Flags().StringVar(&q.to, "to", "", "a `peer` that the pod sends to: NAMESPACE/POD, or an address")
 	c.Flags().StringVar(&q.port, "port", "", "the `port` that is sent to, as 80, 53/UDP; without it rules for some ports do not count")
+	format := addFormat(c)
 	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
-		return judge(ctx, a, e.Stdout, args[0], q)
+		answer, denied, err := judge(ctx, a, args[0], q)
+		if err != nil {
+			return err
+		}
+		if err = output.Write(e.Stdout, *format, answer); err == nil && denied {
+			err = command.ExitError(1)
+		}
+		return err
 	})
 	return c
 }

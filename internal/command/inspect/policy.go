@@ -8,60 +8,150 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/kube"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// A policyQuestion is what the command is asked about a pod.
+// A policyQuestion holds the flags of `fairway policy`. Without from and to it asks which policies decide about the pod.
 type policyQuestion struct{ from, to, port string }
 
-// judge reads the API server and answers.
-func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q policyQuestion) error {
+// A policyAnswer is what `fairway policy` found about a pod. Isolation is the answer without a peer, Connections the
+// answer about one: a connection for each of the peer's addresses.
+type policyAnswer struct {
+	Pod string `json:"pod"`
+	// HostNetwork: the pod is on its node's network, so that no policy sees it.
+	HostNetwork bool                        `json:"hostNetwork,omitempty"`
+	Isolation   []networkpolicy.Isolation   `json:"isolation,omitempty"`
+	Connections []networkpolicy.Explanation `json:"connections,omitempty"`
+}
+
+// judge reads the API server and answers. denied says that a policy denies one of the connections.
+func judge(ctx context.Context, a *agent.Tool, subject string, q policyQuestion) (answer policyAnswer, denied bool, err error) {
 	name, err := api.ParseName(subject)
 	if err != nil {
-		return fmt.Errorf("%q does not name a pod [write NAMESPACE/POD]", subject)
+		return answer, false, fmt.Errorf("%q does not name a pod [write NAMESPACE/POD]", subject)
 	}
 	if q.from != "" && q.to != "" {
-		return fmt.Errorf("--from and --to are two questions [give one]")
+		return answer, false, fmt.Errorf("--from and --to are two questions [give one]")
 	}
 	proto, port, err := parsePort(q.port)
 	if err != nil {
-		return err
+		return answer, false, err
 	}
 	client, custom, err := kube.ConnectBoth(a.Connection())
 	if err != nil {
-		return err
+		return answer, false, err
 	}
 	cluster, err := kubepolicy.Once(ctx, kube.Config{Log: a.Log, Client: client, Custom: custom, NodeName: a.Config.NodeName})
 	if err != nil {
-		return err
+		return answer, false, err
 	}
+	return explainPolicies(cluster, name, q, proto, port)
+}
+
+// explainPolicies answers from the objects of a cluster.
+func explainPolicies(cluster *networkpolicy.Cluster, name api.Name, q policyQuestion, proto api.Proto, port uint16) (answer policyAnswer, denied bool, err error) {
+	answer.Pod = name.String()
 	pod := cluster.Pods[name]
-	if pod == nil {
-		return fmt.Errorf("there is no pod %v [kubectl get pods -n %s lists those that are]", name, name.Namespace)
-	}
-	if pod.HostNetwork {
-		_, err := fmt.Fprintf(w, "%v is on its node's network: NetworkPolicies do not see it\n", name)
-		return err
-	}
-	if q.from == "" && q.to == "" {
-		for _, d := range []networkpolicy.Direction{networkpolicy.Ingress, networkpolicy.Egress} {
-			cluster.WriteIsolation(w, pod, d)
-		}
-		return nil
+	switch {
+	case pod == nil:
+		return answer, false, fmt.Errorf("there is no pod %v [kubectl get pods -n %s lists those that are]", name, name.Namespace)
+	case pod.HostNetwork:
+		answer.HostNetwork = true
+		return answer, false, nil
+	case q.from == "" && q.to == "":
+		answer.Isolation = networkpolicy.ExplainPod(cluster, pod)
+		return answer, false, nil
 	}
 	d, peer := networkpolicy.Ingress, q.from
 	if q.to != "" {
 		d, peer = networkpolicy.Egress, q.to
 	}
-	allowed, err := cluster.WriteJudgements(w, networkpolicy.Question{Pod: pod, Direction: d, Peer: peer, Proto: proto, Port: port})
-	if err == nil && !allowed {
-		err = command.ExitError(1)
+	connections, err := cluster.Connections(pod, d, peer, proto, port)
+	for _, c := range connections {
+		e := networkpolicy.Explain(cluster, c)
+		denied = denied || !e.Allowed
+		answer.Connections = append(answer.Connections, e)
 	}
+	return answer, denied, err
+}
+
+// WriteTable implements output.Value.
+func (p policyAnswer) WriteTable(w io.Writer, _ bool) error {
+	if p.HostNetwork {
+		_, err := fmt.Fprintf(w, "%s is on its node's network: NetworkPolicies do not see it\n", p.Pod)
+		return err
+	}
+	var text strings.Builder
+	for _, i := range p.Isolation {
+		fmt.Fprintf(&text, "%s: %s\n", i.Direction, isolationText(i))
+	}
+	var findings []*networkpolicy.Finding
+	for _, c := range p.Connections {
+		findings = append(findings, c.Egress, c.Ingress)
+	}
+	// The pod of the question comes first, with all of its addresses.
+	for _, own := range []bool{true, false} {
+		for _, f := range findings {
+			if f != nil && (f.Pod == p.Pod) == own {
+				writeFinding(&text, f)
+			}
+		}
+	}
+	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+func isolationText(i networkpolicy.Isolation) string {
+	text := "not isolated, all is allowed"
+	if len(i.IsolatedBy) > 0 {
+		text = "isolated by " + strings.Join(i.IsolatedBy, ", ")
+	}
+	for _, j := range i.JudgedBy {
+		text += fmt.Sprintf("; judged by %s %s (priority %d)", j.Tier, j.Name, j.Priority)
+	}
+	return text
+}
+
+// writeFinding writes the decision of one direction of a pod. Below a denial it writes the rules that nearly allow.
+func writeFinding(w io.Writer, f *networkpolicy.Finding) {
+	towards := "from"
+	if f.Direction == networkpolicy.Egress.String() {
+		towards = "to"
+	}
+	fmt.Fprintf(w, "%s of %s, %s %v", f.Direction, f.Pod, towards, f.Peer)
+	for _, r := range f.Passed {
+		fmt.Fprintf(w, " (after %v)", r)
+	}
+	switch f.Reason {
+	case networkpolicy.RuleDenies:
+		fmt.Fprintf(w, ": denied by %v\n", *f.Rule)
+	case networkpolicy.RuleAllows:
+		fmt.Fprintf(w, ": allowed by %v\n", *f.Rule)
+	case networkpolicy.Isolated:
+		fmt.Fprintf(w, ": denied, isolated by %s\n", strings.Join(f.IsolatedBy, ", "))
+	default:
+		fmt.Fprintf(w, ": allowed, %s\n", allowedTexts[f.Reason])
+	}
+	for _, l := range f.Limits {
+		fmt.Fprintf(w, "  %s: %s\n", l.Policy, l.Limit)
+	}
+	for _, r := range f.PeerOnly {
+		fmt.Fprintf(w, "  %v includes the peer, but not the port\n", r)
+	}
+	for _, r := range f.PortOnly {
+		fmt.Fprintf(w, "  %v includes the port, but not the peer\n", r)
+	}
+}
+
+// allowedTexts are the reasons that no rule gives.
+var allowedTexts = map[networkpolicy.Reason]string{
+	networkpolicy.OwnAddress:   "a pod reaches itself",
+	networkpolicy.OwnNode:      "NetworkPolicies isolate no pod from its node",
+	networkpolicy.NoRuleDenies: "no rule denies it",
+	networkpolicy.NoPolicy:     "no policy isolates it",
 }
 
 // parsePort reads "80", "53/UDP" or nothing.

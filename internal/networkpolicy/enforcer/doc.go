@@ -1,15 +1,15 @@
-// Package enforcer keeps a node's kernel isolating pods as NetworkPolicies want it.
+// Package enforcer keeps a node's kernel isolating pods as the NetworkPolicies in the API server say.
 //
 //	API server ─ Source ─→ ┌──────────┐ ─ Compile, Sync ─→ kernel
-//	CNI plugin ─ socket ─→ │ Enforcer │ ─ what lost its grant ─→ conntrack, resets
+//	CNI plugin ─ socket ─→ │ Enforcer │ ─ revoked grants ─→ conntrack, resets
 //	user space ─ Allows ─→ └──────────┘
 //
-// It hides the loop and the socket. It promises:
-//   - Closed at birth: the plugin's ADD is answered when the pod's isolation is in the kernel.
-//     A pod whose labels are not known is isolated without grants until they are. Another
-//     agent finds in the kernel which pod has which address.
-//   - Level, not edge: changes that come while the kernel is written are the work of the next
-//     pass; after an error the next one reads what the kernel holds.
-//   - What is in the kernel stays when the process ends, however it ends.
+// The package encapsulates the loop and the plugin's socket. It promises:
+//
+//   - Closed at birth: the plugin's ADD is answered after the kernel isolates the pod. A pod with unknown labels
+//     is isolated without grants. A new agent finds in the kernel which pod has which address.
+//   - Level, not edge: changes that come during a pass are the work of the next pass. After an error the next pass
+//     reads the kernel.
+//   - The kernel's state stays when the process ends, however it ends.
 //   - Connections that lost their grant are ended, and no others.
 package enforcer

@@ -10,9 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// EndAll returns a Config.End for what this process carries, and for what the kernel remembers:
-// TCP connections are reset, so that both ends know, and the other entries deleted, so that the
-// next packet is judged.
+// EndAll returns a Config.End. It ends the connections of this process, resets the kernel's TCP connections so that
+// both ends notice, and deletes other conntrack entries so that policies see the next packet.
 func EndAll(gate *flow.Gate, table *conntrack.Table, reset func([]conntrack.Entry)) func(context.Context, func(networkpolicy.Packet) bool) (int, error) {
 	return func(ctx context.Context, denied func(networkpolicy.Packet) bool) (int, error) {
 		local, err := conntrack.LocalAddrs()
@@ -21,7 +20,8 @@ func EndAll(gate *flow.Gate, table *conntrack.Table, reset func([]conntrack.Entr
 		}
 		carried := gate.EndRefused()
 		found, err := table.Audit(ctx, []api.Proto{api.TCP, api.UDP, api.SCTP}, func(e conntrack.Entry) bool {
-			// What a client has with our own proxy is between the client and the endpoint.
+			// A client's connection to our own proxy does not count: the connection that matters is between client and
+			// endpoint.
 			p := packet(e)
 			p.ToNode = local[p.Dst]
 			return !e.MarkedForReset() && !local[p.Src] &&
@@ -46,7 +46,7 @@ func EndAll(gate *flow.Gate, table *conntrack.Table, reset func([]conntrack.Entr
 	}
 }
 
-// packet is the first one of an entry, as policies saw it.
+// packet returns the first packet of an entry, as policies saw it.
 func packet(e conntrack.Entry) networkpolicy.Packet {
 	to := e.Endpoint()
 	return networkpolicy.Packet{Src: e.Client().Addr(), Dst: to.Addr(), Proto: e.Proto(), Port: to.Port()}

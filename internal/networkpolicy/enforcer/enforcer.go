@@ -15,12 +15,12 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 )
 
-// A Source is where objects come from.
+// A Source has the objects of the API server.
 type Source interface {
-	// Synced is closed when the first lists are in, Dirty receives when something changed.
+	// Synced is closed when the first lists are complete. Dirty receives when an object changed.
 	Synced() <-chan struct{}
 	Dirty() <-chan struct{}
-	// Take returns what changed since the last Take.
+	// Take returns the names of the objects that changed since the last Take.
 	Take() networkpolicy.Dirty
 	Pod(api.Name) *api.Pod
 	Policy(api.Name) *networkpolicy.Policy
@@ -29,49 +29,49 @@ type Source interface {
 	Node(string) *networkpolicy.Node
 }
 
-// Config says what an Enforcer works with. Log, Node and Source are required.
+// Config has the parts that an Enforcer works with. Log, Node, Source and Table are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string
 	Source Source
 	Table  *nftables.Table
-	// Socket is where the CNI plugin asks; empty: nobody does.
+	// Socket is the path at which the CNI plugin asks. Empty: there is no socket.
 	Socket string
-	// End ends the connections that denied reports; nil: none is ended.
+	// End ends the connections for which denied returns true. Nil: no connection is ended.
 	End func(ctx context.Context, denied func(networkpolicy.Packet) bool) (ended int, err error)
-	// Event tells a policy's owner that it exceeds a limit, or asks for what there is not; a
-	// ClusterNetworkPolicy has no namespace. Nil: only the log does.
+	// Event tells the owner of a policy that it exceeds a limit or has unsupported parts. A ClusterNetworkPolicy has no
+	// namespace. Nil: only the log says so.
 	Event func(name api.Name, uid, reason, message string)
-	// LogDenied logs what is denied, with names.
+	// LogDenied logs denied packets with the names of pods and policies.
 	LogDenied bool
 	Metrics   *Metrics // nil: none
 }
 
-// An Enforcer is the loop of a node.
+// An Enforcer enforces the policies of one node.
 type Enforcer struct {
 	Config
 	requests chan request
 	revoked  chan struct{}
 
-	mu       sync.RWMutex // of compiler, whose table Allows reads
+	mu       sync.RWMutex // guards compiler, whose table Allows reads
 	compiler *networkpolicy.Compiler
-	table    *networkpolicy.Table // the one that the kernel holds; nil: not yet
-	// byUID are sandboxes of an agent before, whose pods' names were too long to be noted.
+	table    *networkpolicy.Table // the table that the kernel holds; nil: none yet
+	// byUID has sandboxes of a previous agent whose pod names were too long for the kernel's comment.
 	byUID map[string]netip.Addr
 	// reported are the limits that policies exceed; logged are denials, and when.
 	reported map[api.Name]string
 	logged   map[denial]time.Time
 }
 
-// Pauses. resync is how often the kernel is compared although nothing changed.
+// Pauses. resync is the time between two comparisons with the kernel without a change.
 const (
-	firstRetry = 200 * time.Millisecond
-	maxRetry   = 10 * time.Second
-	resync     = 10 * time.Second
-	patience   = 20 * time.Second // for one pass
+	firstRetry  = 200 * time.Millisecond
+	maxRetry    = 10 * time.Second
+	resync      = 10 * time.Second
+	passTimeout = 20 * time.Second // for one pass
 )
 
-// New returns an Enforcer that has done nothing yet.
+// New returns an Enforcer. It does not touch the kernel.
 func New(cfg Config) *Enforcer {
 	return &Enforcer{
 		Config: cfg, compiler: networkpolicy.New(cfg.Node), byUID: map[string]netip.Addr{},
@@ -80,7 +80,7 @@ func New(cfg Config) *Enforcer {
 	}
 }
 
-// Run works until ctx ends, which is no error, in the network namespace of its thread.
+// Run works until ctx ends, in the network namespace of its thread. It returns nil then.
 func (e *Enforcer) Run(ctx context.Context) error {
 	defer e.Table.Close()
 	if err := e.adopt(ctx); err != nil || ctx.Err() != nil {
@@ -88,7 +88,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	if e.Socket != "" {
-		// The program is loaded: whoever asks now can be isolated.
+		// The program is loaded, so the kernel can isolate the pod of a request.
 		server, err := e.listen(ctx)
 		if err != nil {
 			return err
@@ -102,10 +102,10 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// adopt loads the program and takes over the sandboxes of the agent before.
+// adopt loads the program, and takes over the sandboxes of a previous agent.
 func (e *Enforcer) adopt(ctx context.Context) error {
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
-		step, cancel := context.WithTimeout(ctx, patience)
+		step, cancel := context.WithTimeout(ctx, passTimeout)
 		all, err := e.Table.Adopt(step)
 		cancel()
 		if err == nil {
@@ -163,14 +163,14 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			continue
 		}
 		if ctx.Err() == nil {
-			e.Log.Error("NetworkPolicies are enforced as they were, will try again", "err", err, "again", pause)
+			e.Log.Error("NetworkPolicies stay as they were, will try again", "err", err, "again", pause)
 		}
 		timer.Reset(pause)
 		pause = min(2*pause, maxRetry)
 	}
 }
 
-// accept tells the Compiler of a request, and of all others that wait already.
+// accept passes a request, and all others that wait already, to the Compiler.
 func (e *Enforcer) accept(r request) (all []request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -185,9 +185,9 @@ func (e *Enforcer) accept(r request) (all []request) {
 	}
 }
 
-// reconcile makes the kernel hold what the objects ask for.
+// reconcile makes the kernel hold the table of the objects.
 func (e *Enforcer) reconcile(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	start := time.Now()
 	e.mu.Lock()
@@ -217,8 +217,8 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// feed tells the Compiler what changed. Namespaces first: a policy that is gone from one that
-// is being deleted still counts.
+// feed gives the changes to the Compiler. Namespaces come first, because a deleted policy still counts in a namespace
+// that is being deleted.
 func (e *Enforcer) feed(d networkpolicy.Dirty) {
 	for _, n := range d.Namespaces {
 		e.compiler.SetNamespace(n, e.Source.Namespace(n))
@@ -247,8 +247,8 @@ func (e *Enforcer) feed(d networkpolicy.Dirty) {
 	}
 }
 
-// Allows reports whether NetworkPolicies allow a packet: for what carries packets itself,
-// instead of the kernel. Before the first pass nothing is allowed. Any goroutine may call it.
+// Allows reports whether NetworkPolicies allow a packet. Datapaths that carry packets in user space ask it. Before the
+// first pass it allows nothing. Any goroutine may call it.
 func (e *Enforcer) Allows(p networkpolicy.Packet) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -260,10 +260,10 @@ func (e *Enforcer) AllowsClient(proto api.Proto, client netip.Addr, endpoint net
 	return e.Allows(networkpolicy.Packet{Src: client, Dst: endpoint.Addr(), Proto: proto, Port: endpoint.Port()})
 }
 
-// minPause and share bound how much of the time is spent on looking at all connections.
+// The pause between two searches of all connections is minPause, or pauseFactor times the length of the last search.
 const (
-	minPause = 100 * time.Millisecond
-	share    = 20
+	minPause    = 100 * time.Millisecond
+	pauseFactor = 20
 )
 
 // endRevoked ends the connections that lost their grant.
@@ -275,12 +275,12 @@ func (e *Enforcer) endRevoked(ctx context.Context) error {
 		case <-e.revoked:
 		}
 		start := time.Now()
-		step, cancel := context.WithTimeout(ctx, patience)
+		step, cancel := context.WithTimeout(ctx, passTimeout)
 		ended, err := e.End(step, func(p networkpolicy.Packet) bool { return !e.Allows(p) })
 		cancel()
 		e.Metrics.addEnded(ended)
 		took := time.Since(start)
-		pause := max(minPause, share*took)
+		pause := max(minPause, pauseFactor*took)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			e.Log.Error("connections that a NetworkPolicy forbids may go on, will try again", "err", err, "again", pause)

@@ -9,12 +9,12 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 )
 
-// Metrics are an Enforcer's. A nil Metrics counts nothing.
+// Metrics are the metrics of an Enforcer. A nil Metrics counts nothing.
 type Metrics struct {
 	policies, classes, grants, limited prometheus.Gauge
 	isolated                           *prometheus.GaugeVec
 	denied                             *prometheus.CounterVec
-	last                               nftables.Counts // of denied, as the kernel had them
+	last                               nftables.Counts // the kernel's counts at the last look
 	duration                           prometheus.Histogram
 	written, failed, ended             prometheus.Counter
 }
@@ -80,14 +80,14 @@ func (m *Metrics) observePass(c *networkpolicy.Compiler, t *networkpolicy.Table,
 	}
 }
 
-// counted notes the kernel's counts.
+// counted adds the kernel's counts since the last call.
 func (m *Metrics) counted(all nftables.Counts) {
 	if m == nil {
 		return
 	}
 	for d, n := range all {
 		since := n - m.last[d]
-		if n < m.last[d] { // the rules were loaded anew
+		if n < m.last[d] { // the rules were loaded again
 			since = n
 		}
 		m.denied.WithLabelValues(networkpolicy.Direction(d).String()).Add(float64(since))

@@ -19,18 +19,18 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// A request is one of the plugin's, whose answer waits for the kernel.
+// A request is a request of the plugin. The answer waits until the kernel is written.
 type request struct {
 	isolate.Request
 	done chan error // with room for one
 }
 
-// maxContainer is how much of a container's ID is kept.
+// maxContainer is the kept length of a container's ID.
 const maxContainer = 12
 
 func (r *request) container() string { return r.Container[:min(len(r.Container), maxContainer)] }
 
-// apply tells the Compiler what the plugin says.
+// apply passes a request to the Compiler.
 func (e *Enforcer) apply(r request) {
 	if r.Command == isolate.Delete {
 		var gone []netip.Addr
@@ -52,7 +52,7 @@ func (e *Enforcer) apply(r request) {
 	}
 }
 
-// listen opens the socket, which only root can use, as it can start plugins.
+// listen opens the socket. Only root can use it, because only root starts plugins.
 func (e *Enforcer) listen(ctx context.Context) (net.Listener, error) {
 	fail := func(err error) error {
 		return fmt.Errorf("open the CNI plugin's socket %s: %w [mount the host's %s into the agent, writable]", e.Socket, err, filepath.Dir(e.Socket))
@@ -60,7 +60,7 @@ func (e *Enforcer) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(e.Socket), 0o700); err != nil {
 		return nil, fail(err)
 	}
-	// That of an agent before. The node's lock says that there is no other now.
+	// The socket may be a previous agent's. The node's lock proves that no other agent runs now.
 	if err := os.Remove(e.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fail(err)
 	}

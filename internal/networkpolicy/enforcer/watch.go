@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// What is denied again is logged once a quiet, and at most so many lines a look.
+// Repeated denials are logged once in logPause. A look logs at most maxLines lines.
 const (
 	logPause = time.Minute
 	maxLines = 50
@@ -22,7 +22,7 @@ type denial struct {
 	networkpolicy.Direction
 }
 
-// readCounters reads what the kernel counted and recorded. Only the loop calls it.
+// readCounters reads the kernel's counters and its records of denials. Only the loop calls it.
 func (e *Enforcer) readCounters(ctx context.Context) {
 	counts, err := e.Table.Denied(ctx)
 	if err == nil {
@@ -69,7 +69,7 @@ func (e *Enforcer) logDenied(all []denial, now time.Time) {
 	}
 }
 
-// explain says who the ends of a denial are, and what denied it.
+// explain returns the names of both ends of a denial, and the policies or the rule that denied it.
 func (e *Enforcer) explain(d denial) (from, to, by string) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -129,7 +129,7 @@ func (e *Enforcer) report() {
 	}
 }
 
-// reportUnsupported says what of a ClusterNetworkPolicy does not have the effect that it asks for.
+// reportUnsupported logs and reports the parts of a ClusterNetworkPolicy that have no effect.
 func (e *Enforcer) reportUnsupported(p *networkpolicy.ClusterPolicy) {
 	if p == nil || len(p.Problems) == 0 {
 		return

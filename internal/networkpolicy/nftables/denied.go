@@ -11,10 +11,10 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// firstDenial is the priority that stands for a denied packet of direction 0 in the program.
+// firstDenial is the priority of a denied packet of direction 0 in the program. The next one is that of direction 1.
 const firstDenial = 3
 
-// Counts are the packets that were denied since the rules were loaded, by direction.
+// Counts are the packets denied since the rules were loaded, by direction.
 type Counts [2]uint64
 
 // Denied returns how many packets were denied.
@@ -37,8 +37,8 @@ func (t *Table) Denied(ctx context.Context) (all Counts, err error) {
 	return all, nil
 }
 
-// DeniedLately returns first packets that a direction of this node's pods denied in the last
-// half minute, of protocols with ports. There is room for 1,024 of each family.
+// DeniedLately returns first packets that a direction of this node's pods denied in the last half minute. It knows only
+// protocols with ports, and at most 1,024 packets of each family.
 func (t *Table) DeniedLately(ctx context.Context, d networkpolicy.Direction) (all []networkpolicy.Packet, err error) {
 	for _, f := range families {
 		err := t.table.Elements(ctx, "denied-"+d.String()+f["Name"], func(e nft.Element) error {

@@ -1,14 +1,16 @@
-// Package nftpolicy makes the kernel do what a policy.Table says, with one constant program of
-// nf_tables whose elements are the table.
+// Package nftables writes a networkpolicy.Table to the kernel. One constant nf_tables program decides, and its elements
+// are the table.
 //
-//	policy.Table ─ Sync ─→ pod-classes4, block-classes4, isolated-egress4, egress4, … ← packets
-//	Sandboxes   ←─ Adopt ─ sandboxes4
+//	networkpolicy.Table ─ Sync ─→ pod-classes4, block-classes4, isolated-egress4, egress4, … ← packets
+//	Sandboxes           ←─ Adopt ─ sandboxes4
 //
-// It hides the bytes of elements and the order in which they are written. It promises that a
-// change writes what changed and is one transaction as long as package nft makes it one; that
-// a pod is isolated in the transaction that grants it something, or after it, never before a
-// packet could pass which nothing grants; that another agent finds everything in place and
-// writes what differs only; and that a table which another program changed is restored.
+// The package encapsulates the bytes of elements and the order of writes. It promises:
 //
-// It works in the network namespace of its goroutine's thread.
+//   - A change writes only the elements that differ, in one transaction as long as package nft makes it one.
+//   - No packet passes without a grant while a table is written: grants and isolation of a pod come together, or
+//     isolation comes later.
+//   - A new agent finds everything in place, and writes only differences.
+//   - Changes of other programs are undone.
+//
+// It works in the network namespace of the goroutine's thread.
 package nftables

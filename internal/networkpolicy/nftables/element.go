@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// family is what the names of an address' sets end with.
+// family is the suffix of the sets for an address family.
 func family(a netip.Addr) string {
 	if a.Is4() {
 		return "4"
@@ -23,10 +23,10 @@ func number[N ~uint32](n N) []byte { return binary.NativeEndian.AppendUint32(nil
 // An element is an element of a set or a map, as the kernel has it.
 type element struct{ set, key, last, data, comment string }
 
-// id is what there may be one of.
+// id identifies an element in its set. No two elements have the same id.
 func (e element) id() [3]string { return [3]string{e.set, e.key, e.last} }
 
-// write is the change that adds the element, or deletes it.
+// write returns the write that adds or deletes the element.
 func (e element) write(add bool) nft.Write {
 	w := nft.Write{Set: e.set, Key: []byte(e.key), Add: add, Del: !add, Comment: e.comment}
 	if e.last != "" {
@@ -38,7 +38,7 @@ func (e element) write(add bool) nft.Write {
 	case "decisions":
 		w.Goto = "allowed"
 		if networkpolicy.RuleID(binary.NativeEndian.Uint32([]byte(e.key))).Denies() {
-			w.Goto = "denied" // as in programs that have no rules which deny: it drops there too
+			w.Goto = "denied" // every rule that denies leads to the chain denied, which also counts and rejects
 		}
 	default:
 		if e.data != "" {
@@ -65,7 +65,7 @@ func selfElement(a netip.Addr) element {
 	return element{set: "self" + family(a), key: string(a.AsSlice()) + string(a.AsSlice())}
 }
 
-// grantElement is what a segment grants a target.
+// grantElement returns the element for a segment of a target.
 func (t *Table) grantElement(d networkpolicy.Direction, to networkpolicy.Target, s networkpolicy.Segment) element {
 	e := element{set: d.String() + family(to.Local), data: string(number(s.Rule))}
 	local := to.Local.AsSlice()
@@ -87,7 +87,7 @@ func portKey(key []byte, proto api.Proto, port uint16) string {
 	return string(key) + string([]byte{byte(proto), 0, 0, 0, byte(port >> 8), byte(port), 0, 0})
 }
 
-// maxComment is what the kernel keeps of a comment, at least.
+// maxComment is the length of a comment, in bytes, that every kernel keeps.
 const maxComment = 192
 
 func ruleElement(id networkpolicy.RuleID, n networkpolicy.RuleName) element {
@@ -95,8 +95,8 @@ func ruleElement(id networkpolicy.RuleID, n networkpolicy.RuleName) element {
 	return element{set: "decisions", key: string(number(id)), comment: text[:min(len(text), maxComment)]}
 }
 
-// sandboxElement notes whose an address is. A name that is too long is left out: the pod is
-// found by its UID then.
+// sandboxElement records the pod of an address. It leaves out a pod name that is too long, and the next agent finds the
+// pod by its UID.
 func sandboxElement(a netip.Addr, s networkpolicy.Sandbox) element {
 	text := s.Pod.String() + " " + s.UID + " " + s.Container
 	if len(text) > maxComment {
@@ -111,8 +111,8 @@ func parseSandbox(comment string) networkpolicy.Sandbox {
 	return networkpolicy.Sandbox{Pod: api.Name{Namespace: namespace, Name: pod}, UID: fields[1], Container: fields[2]}
 }
 
-// wantedElements calls f for all elements of a table but blocks, in the order in which they are
-// written: what lets packets pass, and whose they are, before what stops them.
+// wantedElements calls f for all elements of a table except blocks, in the order of writing: first elements that let
+// packets pass, then elements that stop them.
 func (t *Table) wantedElements(want *networkpolicy.Table, f func(element)) {
 	if t.Reject {
 		for d := range want.Isolated {

@@ -17,14 +17,14 @@ import (
 //go:embed policy.nft
 var source string
 
-// comment is each rule's: the program's file.
+// comment is the comment of each rule: the program's file.
 const comment = "policy.nft"
 
 type object = map[string]string
 
 var families = []object{{"Name": "4", "IP": "ip", "Type": "ipv4_addr"}, {"Name": "6", "IP": "ip6", "Type": "ipv6_addr"}}
 
-// program is what the kernel runs.
+// program returns the kernel's program. With reject it rejects denied packets instead of dropping them.
 func program(reject bool) *nft.Ruleset {
 	return &nft.Ruleset{Source: source, Data: map[string]any{
 		"Reject": reject, "Refused": classid(uint32(numbers.PriorityRefused)),
@@ -40,21 +40,20 @@ func program(reject bool) *nft.Ruleset {
 	}}
 }
 
-// classid is a number as nft writes a priority.
+// classid formats a number as nft writes a priority.
 func classid[N ~uint32](n N) string { return fmt.Sprintf("%x:%x", n>>16, n&0xffff) }
 
 // A Table is the node's part of nf_tables that isolates pods. It belongs to one goroutine.
 type Table struct {
-	// Reject: what is denied is rejected, where the kernel can, and not dropped. It is set before
-	// anything else.
+	// Reject rejects denied packets where the kernel can, instead of dropping them. Set it before the first call.
 	Reject bool
 
 	table *nft.Table
 	watch *nft.Watch
-	// synced: the kernel holds what the last Sync wanted. blocks are its ranges.
+	// synced means that the kernel holds the table of the last Sync. blocks are the ranges of that table.
 	synced bool
 	blocks []networkpolicy.Range
-	// rangeOrder is the order of a class' bytes in keys of ranges.
+	// rangeOrder is the byte order of a class in keys of ranges.
 	rangeOrder binary.AppendByteOrder
 }
 
@@ -64,10 +63,10 @@ func New() *Table {
 	return &Table{table: t, watch: t.Watch()}
 }
 
-// FailWrites makes every write ask f first, for tests.
+// FailWrites makes every write call f first, for tests.
 func (t *Table) FailWrites(f func() error) { t.table.FailWrites(f) }
 
-// Close frees what Sync keeps open. What it wrote stays.
+// Close frees the resources of Sync. The kernel's table stays.
 func (t *Table) Close() {
 	t.synced = false
 	t.watch.Reset()
@@ -92,12 +91,12 @@ func (t *Table) Found(ctx context.Context) (bool, error) {
 	return len(chains) > 0, err
 }
 
-// Adopt loads the program, if there is none, and returns the sandboxes that an agent noted. The
-// program of another release goes on until Sync has filled the sets of this one.
+// Adopt loads the program if there is none. It returns the sandboxes that an agent recorded. The program of another
+// version goes on until Sync has filled the sets of this one.
 func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]networkpolicy.Sandbox, error) {
 	defer t.Close()
 	chains, err := t.table.Chains(ctx)
-	if err == nil && !chains["postrouting"] { // the hook of all releases' programs
+	if err == nil && !chains["postrouting"] { // the programs of all versions have this hook
 		_, err = t.table.Load(ctx, program(t.Reject), false)
 	}
 	if err != nil {
@@ -118,8 +117,8 @@ func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]networkpolicy.Sandbox
 	return all, nil
 }
 
-// Sync makes the kernel hold a table. changes are what differs from the table of the last
-// Sync that succeeded. It returns how many elements it wrote.
+// Sync makes the kernel hold a table. changes are the differences from the table of the last successful Sync. It
+// returns the number of elements that it wrote.
 func (t *Table) Sync(ctx context.Context, want *networkpolicy.Table, changes *networkpolicy.Changes) (written int, err error) {
 	defer func() {
 		if err != nil {
@@ -148,7 +147,7 @@ func (t *Table) Sync(ctx context.Context, want *networkpolicy.Table, changes *ne
 	return len(ws), err
 }
 
-// restore reads what the kernel holds and writes what differs.
+// restore reads the kernel and writes the differences.
 func (t *Table) restore(ctx context.Context, want *networkpolicy.Table) (written int, err error) {
 	t.synced = false
 	err = t.watch.Keep(ctx, program(t.Reject), t.damaged, func(ctx context.Context) error {
@@ -166,7 +165,7 @@ func (t *Table) restore(ctx context.Context, want *networkpolicy.Table) (written
 	return written, err
 }
 
-// addVerdicts adds the chains that decisions lead to: Declare makes sets only.
+// addVerdicts adds the chains to which decisions lead, because Declare makes only sets.
 func (t *Table) addVerdicts(c *nftables.Conn) (queued bool, err error) {
 	c.AddChain(t.table.Chain("allowed"))
 	c.AddChain(t.table.Chain("denied"))
@@ -176,7 +175,7 @@ func (t *Table) addVerdicts(c *nftables.Conn) (queued bool, err error) {
 	return true, nil
 }
 
-// readOrder finds out how the program nft that loaded the rules compares classes in ranges.
+// readOrder finds the byte order of classes in ranges, which depends on the program nft that loaded the rules.
 func (t *Table) readOrder(ctx context.Context) error {
 	t.rangeOrder = binary.NativeEndian
 	return t.table.Elements(ctx, "byte-order", func(e nft.Element) error {
@@ -187,17 +186,17 @@ func (t *Table) readOrder(ctx context.Context) error {
 	})
 }
 
-// ruleSum is how many rules the program has.
-const ruleSum = 1 + (1 + 2 + 2 + 4 + 2) + 4*(3+3*3+2+2) + (4 + 8) + (3 + 2)
+// ruleCount is the number of rules of the program.
+const ruleCount = 1 + (1 + 2 + 2 + 4 + 2) + 4*(3+3*3+2+2) + (4 + 8) + (3 + 2)
 
-// rejectSum is how many more it has that rejects.
-const rejectSum = (1 + 2) + 1 + (2 + 8 + 1) + 1
+// rejectRuleCount is the number of further rules of the program that rejects.
+const rejectRuleCount = (1 + 2) + 1 + (2 + 8 + 1) + 1
 
 // damaged reports whether the table has other rules than the program's.
 func (t *Table) damaged(ctx context.Context) (bool, error) {
-	sum := ruleSum
+	sum := ruleCount
 	if t.Reject {
-		sum += rejectSum
+		sum += rejectRuleCount
 	}
 	return t.table.Damaged(ctx, comment, sum)
 }

@@ -1,79 +1,21 @@
 package nftables
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// formerProgram is that of d5cadfc, before ClusterNetworkPolicies.
-func formerProgram(t *testing.T) *nft.Ruleset {
-	t.Helper()
-	source, err := os.ReadFile("testdata/d5cadfc.nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := program(false).Data
-	data["Directions"] = []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4"}}
-	return &nft.Ruleset{Source: string(source), Data: data}
-}
-
-// syncFormer does what an agent of d5cadfc does that starts.
-func syncFormer(ctx context.Context, p *nft.Ruleset, want *networkpolicy.Table) error {
-	t := New()
-	defer t.Close()
-	if _, err := t.table.Load(ctx, p, false); err != nil { // it adopts
-		return err
-	}
-	return t.watch.Keep(ctx, p, func(context.Context) (bool, error) { return false, nil }, func(ctx context.Context) error {
-		have := map[[3]string]element{}
-		for _, set := range t.sets() {
-			if strings.HasPrefix(set, "cluster-") {
-				continue
-			}
-			err := t.table.Elements(ctx, set, func(e nft.Element) error {
-				el := element{set, string(e.Key), string(e.Last), string(e.Data), e.Comment}
-				if set == "decisions" {
-					el.data = ""
-				}
-				have[el.id()] = el
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-		}
-		if err := t.readOrder(ctx); err != nil {
-			return err
-		}
-		var ws []nft.Write
-		t.wantedElements(want, func(e element) {
-			old, had := have[e.id()]
-			if delete(have, e.id()); !had || old != e {
-				ws = replace(ws, old, e, had, true)
-			}
-		})
-		for _, e := range have {
-			ws = append(ws, e.write(false))
-		}
-		return t.table.Commit(ctx, t.addVerdicts, ws)
-	})
-}
-
-// A pod to which everything is denied sends and sends while the program is replaced by this
-// release's, by the former one again, and so on: no packet comes out.
+// TestUpgradeStaysClosed: a pod to which everything is denied sends and sends while the program is replaced by
+// another one and back, and sometimes the agent is killed before it writes. No packet passes.
 func TestUpgradeStaysClosed(t *testing.T) {
 	network := testnet.New(t)
 	n := network.Node("here")
@@ -95,27 +37,29 @@ func TestUpgradeStaysClosed(t *testing.T) {
 		Rules: [2][]networkpolicy.ClusterRule{networkpolicy.Egress: {{Action: networkpolicy.Deny, Rule: networkpolicy.Rule{Peers: []networkpolicy.Peer{{Namespaces: &api.Selector{}}}, Ports: []networkpolicy.Port{{Proto: api.UDP, First: 8000, Last: 9999}}}}}}})
 	oldTable, _ := old.Compile()
 	newTable, _ := now.Compile()
-	former := formerProgram(t)
-	must := func(f func() error) {
+	// upgrade does what an agent does that starts, with the program that rejects or the one that does not.
+	upgrade := func(reject bool, want *networkpolicy.Table, killed bool) {
 		t.Helper()
-		if err := n.Do(f); err != nil {
+		err := n.Do(func() error {
+			table := New()
+			table.Reject = reject
+			defer table.Close()
+			if _, err := table.Adopt(t.Context()); err != nil || killed {
+				return err
+			}
+			_, err := table.Sync(t.Context(), want, nil)
+			return err
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(func() error { return syncFormer(t.Context(), former, oldTable) })
+	upgrade(true, oldTable, false)
 
 	got, sent, end := listenAndSend(t, pod, sink, targets)
 	for round := range 8 {
-		must(func() error {
-			table := New()
-			defer table.Close()
-			if _, err := table.Adopt(t.Context()); err != nil || round%3 == 2 {
-				return err // killed before it writes
-			}
-			_, err := table.Sync(t.Context(), newTable, nil)
-			return err
-		})
-		must(func() error { return syncFormer(t.Context(), former, oldTable) })
+		upgrade(false, newTable, round%3 == 2)
+		upgrade(true, oldTable, false)
 	}
 	for start := time.Now(); sent.Load() < 2000 && time.Since(start) < 30*time.Second; {
 		time.Sleep(time.Millisecond)
@@ -126,12 +70,7 @@ func TestUpgradeStaysClosed(t *testing.T) {
 	now.SetPolicy(deny, nil)
 	now.SetClusterPolicy("denies", nil)
 	newTable, _ = now.Compile()
-	must(func() error {
-		table := New()
-		defer table.Close()
-		_, err := table.Sync(t.Context(), newTable, nil)
-		return err
-	})
+	upgrade(false, newTable, false)
 	for start := time.Now(); got.Load() == 0 && time.Since(start) < 30*time.Second; {
 		time.Sleep(time.Millisecond)
 	}

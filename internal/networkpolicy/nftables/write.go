@@ -12,7 +12,7 @@ import (
 
 // changed returns the writes for changes of a table that the kernel holds.
 func (t *Table) changed(want *networkpolicy.Table, ch *networkpolicy.Changes) (ws []nft.Write) {
-	var last []nft.Write // rules that allow nothing any more
+	var last []nft.Write // rules that are gone
 	for id, c := range ch.Rules {
 		if c.To == (networkpolicy.RuleName{}) {
 			last = append(last, ruleElement(id, c.From).write(false))
@@ -38,7 +38,7 @@ func (t *Table) changed(want *networkpolicy.Table, ch *networkpolicy.Changes) (w
 	return append(ws, last...)
 }
 
-// replace appends the write that makes an element another, or one that adds or deletes it.
+// replace appends a write that changes from into to, or adds to, or deletes from.
 func replace(ws []nft.Write, from, to element, had, has bool) []nft.Write {
 	switch {
 	case had && has:
@@ -51,8 +51,7 @@ func replace(ws []nft.Write, from, to element, had, has bool) []nft.Write {
 	return append(ws, to.write(true))
 }
 
-// regrant changes the segments of a target. What is gone comes first, because ranges must not
-// overlap.
+// regrant changes the segments of a target. Deletions come first, because ranges must not overlap.
 func (t *Table) regrant(ws []nft.Write, d networkpolicy.Direction, to networkpolicy.Target, c networkpolicy.Change[[]networkpolicy.Segment]) []nft.Write {
 	for _, s := range c.From {
 		if !slices.Contains(c.To, s) {
@@ -67,7 +66,7 @@ func (t *Table) regrant(ws []nft.Write, d networkpolicy.Direction, to networkpol
 	return ws
 }
 
-// isolate writes whom policies isolate, and that each of them may talk with itself.
+// isolate writes the isolated pods, and for each of them that it may talk with itself.
 func isolate(ws []nft.Write, want *networkpolicy.Table, ch *networkpolicy.Changes) []nft.Write {
 	was := func(d networkpolicy.Direction, a netip.Addr) bool {
 		if c, ok := ch.Isolated[d][a]; ok {
@@ -100,8 +99,7 @@ func isolate(ws []nft.Write, want *networkpolicy.Table, ch *networkpolicy.Change
 	return ws
 }
 
-// replaceBlocks writes the ranges that differ. All that go are deleted before the first is
-// added, because ranges must not overlap.
+// replaceBlocks writes the ranges that differ. It deletes before it adds, because ranges must not overlap.
 func replaceBlocks(was, is []networkpolicy.Range) (ws []nft.Write) {
 	gone, kept := map[networkpolicy.Range]bool{}, map[networkpolicy.Range]bool{}
 	for _, r := range was {
@@ -134,14 +132,14 @@ func blockWrite(r networkpolicy.Range, add bool) nft.Write {
 	return w
 }
 
-// differences reads the kernel and returns what makes it hold a table.
+// differences reads the kernel and returns the writes that make it hold a table.
 func (t *Table) differences(ctx context.Context, want *networkpolicy.Table) (ws []nft.Write, err error) {
 	have := map[[3]string]element{}
 	for _, set := range t.sets() {
 		err := t.table.Elements(ctx, set, func(e nft.Element) error {
 			el := element{set, string(e.Key), string(e.Last), string(e.Data), e.Comment}
 			if el.last == el.key {
-				el.last = "" // an exact port in a map of ranges: another program's
+				el.last = "" // another program wrote an exact port into a map of ranges
 			}
 			if set == "decisions" || set == "rejections" {
 				el.data = ""
@@ -177,7 +175,7 @@ func (t *Table) differences(ctx context.Context, want *networkpolicy.Table) (ws 
 	return slices.Concat(ranges, blocks, adds, gone), nil
 }
 
-// sets are all but those of blocks.
+// sets returns the names of all sets except blocks.
 func (t *Table) sets() []string {
 	all := []string{"decisions"}
 	if t.Reject {

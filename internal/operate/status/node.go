@@ -9,6 +9,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -97,7 +98,7 @@ func (n Node) WriteTable(w io.Writer, _ bool) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	return egress.WriteTable(w, n.Egress)
+	return writeEgress(w, n.Egress)
 }
 
 // headline returns the most important fact in a few words.
@@ -149,4 +150,23 @@ func age(now, then time.Time) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// maxEgress is the number of Services with an egress address that the table shows.
+const maxEgress = 50
+
+// writeEgress writes how pods leave the cluster. It writes nothing if there are no egress addresses.
+func writeEgress(w io.Writer, all []egress.Way) error {
+	if len(all) == 0 {
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "EGRESS OF\tWHO\tADDRESS\tBY NODE\tPODS HERE\tALL\tPROBLEM")
+	for _, x := range all[:min(len(all), maxEgress)] {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", x.Service, x.Pods, cmp.Or(x.Address, "-"), cmp.Or(x.Node, "-"), x.Here, x.Everywhere, cmp.Or(x.Problem, "-"))
+	}
+	if len(all) > maxEgress {
+		fmt.Fprintf(tw, "and %d more\t\t\t\t\t\t\n", len(all)-maxEgress)
+	}
+	return tw.Flush()
 }

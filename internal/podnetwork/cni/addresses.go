@@ -27,7 +27,7 @@ func ranges(conf *netConf, stdin []byte, cniArgs string) (*allocator.IPAMConfig,
 	return ipam, nil
 }
 
-// reserve takes one address from every range set, that is one for each family, or none.
+// reserve takes one address from every range set, which means one for each family, or none at all.
 func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip.Addr, error) {
 	ipam, err := ranges(conf, stdin, cniArgs)
 	if err != nil {
@@ -52,8 +52,8 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 		alloc := allocator.NewIPAllocator(set, store, i)
 		ip, err := alloc.Get(a.containerID, a.ifName, request)
 		if err != nil {
-			// What this container had before this ADD is not given back. On a full disk
-			// host-local keeps an address for which it could not note that it was last.
+			// The addresses that this container had before this ADD stay. Others are released, because on a full disk
+			// host-local keeps an address that it could not record as the last one.
 			var cleanup error
 			if len(before) == 0 {
 				cleanup = release(conf, a)
@@ -69,7 +69,8 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 	return got, nil
 }
 
-// noAddressError says why no address was taken, in words for the reader of a pod's events. host-local has a text only for it.
+// noAddressError says why no address was taken, for the reader of a pod's events. The text is the only sign of
+// host-local's error.
 func noAddressError(err error, set *allocator.RangeSet) error {
 	if !strings.Contains(err.Error(), "no IP addresses available") {
 		return failf(types.ErrTryAgainLater, "take a pod address: %v", err)
@@ -98,8 +99,8 @@ func release(conf *netConf, a attachment) error {
 	return releaseUnused(conf, func(holder attachment) bool { return holder != a })
 }
 
-// openStore opens the network's store, or returns nil when there is none: DEL,
-// CHECK and GC must not create files.
+// openStore opens the network's store. It returns nil if there is none, because DEL, CHECK and GC must not create
+// files.
 func openStore(conf *netConf) (*disk.Store, error) {
 	dir := filepath.Join(conf.IPAM.DataDir, conf.Name)
 	if _, err := os.Stat(dir); os.IsNotExist(err) {
@@ -131,11 +132,9 @@ func storedAddrs(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
 	return addrs, nil
 }
 
-// releaseUnused releases the addresses whose holder is not valid, and those that
-// have no holder. host-local's own calls know neither "all but these" nor the
-// latter. Its format is one file for each address: container, CR LF, interface. The
-// lock keeps out every ADD that has made its file and not yet written it, so what
-// is empty was left by a plugin that was killed just there.
+// releaseUnused releases the addresses for which keep returns false, and addresses without a holder. host-local has no
+// call for either. Its format is one file for each address: container, CR LF, interface. The lock excludes an ADD
+// between making its file and writing it. So an empty file was left by a plugin that was killed at that point.
 func releaseUnused(conf *netConf, keep func(holder attachment) bool) error {
 	store, err := openStore(conf)
 	if store == nil {

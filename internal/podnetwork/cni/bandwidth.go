@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bandwidth is what runtimes write into runtimeConfig under the capability "bandwidth":
-// Kubernetes' annotations kubernetes.io/ingress-bandwidth and egress-bandwidth. Rates are
-// bits a second, bursts bits; a rate of 0 is no limit. Ingress is towards the pod.
+// bandwidth is the runtimeConfig of the capability "bandwidth", from Kubernetes' annotations
+// kubernetes.io/ingress-bandwidth and egress-bandwidth. Rates are in bits a second, bursts in bits. A rate of 0 means
+// no limit. Ingress is towards the pod.
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -21,10 +21,9 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// What a bucket holds, in bytes, and how long packets wait for tokens. A bucket without
-// tokens for one full packet would let none pass. Runtimes that know rates only ask for a
-// burst of 512 MB, with which a pod would meet its limit after minutes: what 50 ms bring is
-// enough to keep the rate at the timers' granularity.
+// The size of a bucket in bytes, and the longest wait for tokens. A bucket smaller than a full packet would let no
+// packet pass. Runtimes that know only rates ask for a burst of 512 MB, and then a pod would meet its limit only after
+// minutes. A burst of 50 ms is enough to keep the rate at the timers' granularity.
 const (
 	minBurst    = 32 << 10
 	burstTime   = 20 // parts of a second: 50 ms
@@ -46,17 +45,16 @@ func (b *bandwidth) check() error {
 	return nil
 }
 
-// shaper is the name of the link through which passes what a limited pod sends: the kernel
-// queues packets only where it sends them.
+// shaper returns the name of the link for packets from a limited pod. The kernel queues packets only on the way out of
+// a link, so these packets are sent through a link of their own.
 func (a attachment) shaper() string {
 	return shaperStart + strings.TrimPrefix(a.hostLink(), linkPrefix)
 }
 
-// limit makes the wire's host side keep the pod's limits. After an error removeShaper
-// removes what is left beside the wire.
+// limit applies the pod's limits on the host side of the wire. After an error removeShaper removes the rest.
 //
 //	to the pod:    node ─▶ fw… (tbf) ─▶ pod
-//	from the pod:  pod ─▶ fw… ─ingress, mirred─▶ fi… (tbf) ─▶ the stack, as come from fw…
+//	from the pod:  pod ─▶ fw… ─ingress, mirred─▶ fi… (tbf) ─▶ the stack, as if from fw…
 func (w vethPair) limit(host netlinksafe.Handle) error {
 	b := w.bandwidth
 	if b == nil || b.IngressRate == 0 && b.EgressRate == 0 {
@@ -92,7 +90,8 @@ func (w vethPair) limitEgress(host netlinksafe.Handle, link netlink.Link, b *ban
 	if err := host.LinkSetAlias(ifb, w.alias); err != nil {
 		return fmt.Errorf("name link %s: %w", attrs.Name, err)
 	}
-	// What passes has its own link again behind it. With an address of IPv6 the kernel takes twice as long to delete a link.
+	// Packets have their own link again after the shaper. Without an IPv6 address on it the kernel deletes the link
+	// twice as fast.
 	if err := setSysctls([]setting{{"ipv6/conf/" + attrs.Name + "/disable_ipv6", "1"}}); err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func (w vethPair) limitEgress(host netlinksafe.Handle, link netlink.Link, b *ban
 	if err := host.QdiscAdd(ingress); err != nil {
 		return fmt.Errorf("add an ingress qdisc to %s: %w [the kernel needs the module sch_ingress]", w.hostLink(), err)
 	}
-	redirect := &netlink.U32{ // without a selector it matches everything
+	redirect := &netlink.U32{ // no selector: it matches every packet
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: ingress.Handle, Priority: 1, Protocol: unix.ETH_P_ALL},
 		Actions:     []netlink.Action{netlink.NewMirredAction(ifb.Attrs().Index)},
 	}
@@ -116,7 +115,7 @@ func (w vethPair) limitEgress(host netlinksafe.Handle, link netlink.Link, b *ban
 	return nil
 }
 
-// shape makes a link send at most rate bits a second.
+// shape limits the send rate of a link, in bits a second.
 func shape(host netlinksafe.Handle, link netlink.Link, rate, burst uint64) error {
 	rate, burst = rate/8, burst/8
 	bucket := max(minBurst, rate/burstTime)
@@ -134,7 +133,7 @@ func shape(host netlinksafe.Handle, link netlink.Link, rate, burst uint64) error
 	return nil
 }
 
-// checkLimits compares the links with what the runtime asks for.
+// checkLimits compares the links with the limits of the runtime.
 func (w vethPair) checkLimits(host netlinksafe.Handle) error {
 	b := w.bandwidth
 	if b == nil {
@@ -165,12 +164,12 @@ func (w vethPair) checkLimits(host netlinksafe.Handle) error {
 	return nil
 }
 
-// ofShaper says whether a link is a shaper of the network's.
+// ofShaper reports whether a link is a shaper of the network.
 func ofShaper(link netlink.Link, network string) bool {
 	return link.Type() == "ifb" && ofNetwork(link.Attrs(), network)
 }
 
-// removeShapers removes the network's shapers whose wire is not valid.
+// removeShapers removes the network's shapers whose wires are not valid.
 func removeShapers(host netlinksafe.Handle, links []netlink.Link, network string, valid map[string]bool) (failed error) {
 	for _, link := range links {
 		name := link.Attrs().Name

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Codes of CHECK; the specification leaves 100 and above to plugins.
+// The codes of CHECK. The specification leaves 100 and above to plugins.
 const (
 	codeLink      uint = 100
 	codeAddress   uint = 101
@@ -25,10 +25,10 @@ const (
 	codeBandwidth uint = 106
 )
 
-// advice ends every message of CHECK: a runtime repairs nothing, the administrator does.
+// advice ends every message of CHECK, because only the administrator can repair, not the runtime.
 const advice = "(delete the pod to have it wired again)"
 
-// check compares the kernel and the address store with what ADD answered.
+// check compares the kernel and the address store with the result of ADD.
 func check(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {
@@ -61,7 +61,7 @@ func check(args *skel.CmdArgs) error {
 	return podNS.Do(func(ns.NetNS) error { return w.checkPod() })
 }
 
-// previousAddrs are the addresses that ADD gave to the interface.
+// previousAddrs returns the addresses that ADD gave to the interface.
 func previousAddrs(conf *netConf, ifName string) ([]netip.Addr, error) {
 	if conf.RawPrevResult == nil {
 		return nil, failf(types.ErrInvalidNetworkConfig, "CHECK needs prevResult, the answer of ADD (the runtime adds it)")

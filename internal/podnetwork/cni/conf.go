@@ -7,13 +7,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// DefaultStateDir holds host-local's address store when the configuration names
-// no other. It is on /run because addresses must be forgotten with the pods'
-// namespaces when the machine restarts.
+// DefaultStateDir is the directory of host-local's address store if the configuration names none. It is on /run,
+// because a restart of the machine ends the pods' namespaces, and their addresses must be forgotten too.
 const DefaultStateDir = "/run/fairway/cni"
 
-// maxNetworkName keeps the name whole inside a link's alias (255 bytes), from
-// which GC reads whose link it is.
+// maxNetworkName limits the network's name so that it fits into a link's alias (255 bytes). GC finds the network of a
+// link by its alias.
 const maxNetworkName = 100
 
 // netConf is one plugin's part of a network configuration.
@@ -21,11 +20,11 @@ type netConf struct {
 	types.PluginConf
 	// MTU of the pod's link in bytes; 0 takes that of the node's default route.
 	MTU int `json:"mtu"`
-	// PolicySocket is where the agent is asked to isolate a pod; empty: it is not.
+	// PolicySocket is the socket at which the plugin asks the agent to isolate a pod. Empty: it does not ask.
 	PolicySocket string `json:"policySocket"`
 
 	IPAM ipamConf `json:"ipam"`
-	// RuntimeConfig is what the runtime adds for the capabilities that the configuration has.
+	// RuntimeConfig has the runtime's values for the capabilities of the configuration.
 	RuntimeConfig struct {
 		PortMappings []runtimeMapping `json:"portMappings"`
 		Bandwidth    *bandwidth       `json:"bandwidth"`
@@ -34,7 +33,7 @@ type netConf struct {
 	mappings []PortMapping // what RuntimeConfig asks for
 }
 
-// runtimeMapping is a PortMapping that nobody has checked.
+// runtimeMapping is a PortMapping before its check.
 type runtimeMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -42,15 +41,15 @@ type runtimeMapping struct {
 	HostIP        string `json:"hostIP"`
 }
 
-// ipamConf is what we read of the ipam section ourselves. The ranges are read by
-// host-local's own parser (see reserve), so that they mean what they mean there.
+// ipamConf is the part of the ipam section that this package reads. host-local's own parser reads the ranges (see
+// reserve), so that they mean the same here as there.
 type ipamConf struct {
 	Type    string `json:"type"`
 	DataDir string `json:"dataDir"`
 }
 
-// parseConf reads what every verb needs. It does not look at the ranges: DEL and
-// GC must work for a network whose podCIDRs have gone.
+// parseConf reads the part of the configuration that every verb needs. It does not read the ranges, because DEL and GC
+// must work for a network whose podCIDRs have gone.
 func parseConf(stdin []byte) (*netConf, error) {
 	conf := &netConf{}
 	if err := json.Unmarshal(stdin, conf); err != nil {
@@ -84,7 +83,7 @@ func withDataDir(stdin []byte, dir string) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// podName is "namespace/name" of the pod, or "" when the runtime does not pass it.
+// podName returns "namespace/name" of the pod, or "" if the runtime does not pass it.
 func podName(cniArgs string) string {
 	namespace, name := argument(cniArgs, "K8S_POD_NAMESPACE"), argument(cniArgs, "K8S_POD_NAME")
 	if namespace == "" || name == "" {
@@ -93,8 +92,8 @@ func podName(cniArgs string) string {
 	return namespace + "/" + name
 }
 
-// failf makes an error of the CNI specification. Codes below 100 are the
-// specification's; everything else that goes wrong is ErrInternal.
+// failf makes an error of the CNI specification. Codes below 100 belong to the specification. Other errors have the
+// code ErrInternal.
 func failf(code uint, format string, args ...any) *types.Error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// hostPortsDir is the directory below a node's address store with one file for each
-// attachment that has ports on the node: the name is that of the host side link.
+// hostPortsDir is the directory of records below a node's address store. It has one file for each attachment with host
+// ports, with the name of the host side link.
 const hostPortsDir = "hostports"
 
-// maxHostPorts bounds a record: what a pod may have at most. The API has no bound.
+// maxHostPorts limits the ports of a record. The API has no limit.
 const maxHostPorts = 1000
 
-// maxRecord is how large a file may be that we read.
+// maxRecord is the largest size of a record's file, in bytes.
 const maxRecord = 256 << 10
 
-// A PortMapping is one port of the node that leads to a container's port, as runtimes
-// write it into runtimeConfig under the capability "portMappings".
+// A PortMapping maps a port of the node to a container's port, as runtimes write it into runtimeConfig for the
+// capability "portMappings".
 type PortMapping struct {
 	HostPort      uint16 `json:"hostPort"`
 	ContainerPort uint16 `json:"containerPort"`
@@ -34,22 +34,21 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"` // empty, 0.0.0.0 or ::: all of the node's addresses
 }
 
-// A HostPorts record is what one attachment has on the node's addresses: the plugin writes
-// it, the agent reads it.
+// A HostPorts record has the host ports of one attachment. The plugin writes it, the agent reads it.
 type HostPorts struct {
 	Network   string        `json:"network"`
-	Pod       string        `json:"pod"`           // namespace/name; the container's id if the runtime names no pod
-	UID       string        `json:"uid,omitempty"` // the pod's; empty if the runtime does not say it
+	Pod       string        `json:"pod"`           // namespace/name; the container's ID if the runtime names no pod
+	UID       string        `json:"uid,omitempty"` // of the pod; empty if the runtime does not pass it
 	Addresses []netip.Addr  `json:"addresses"`
 	Ports     []PortMapping `json:"ports"`
 	Created   time.Time     `json:"created"`
 }
 
-// HostPortsDir returns where the records of a store are.
+// HostPortsDir returns the directory of a store's records.
 func HostPortsDir(dataDir string) string { return filepath.Join(dataDir, hostPortsDir) }
 
-// ReadHostPorts returns the records in a directory, those that could be read also if there
-// is an error. A directory that does not exist is empty.
+// ReadHostPorts returns the records in a directory. With an error it still returns the records that it could read. A
+// directory that does not exist has none.
 func ReadHostPorts(dir string) ([]HostPorts, error) {
 	names, err := recordNames(dir)
 	var all []HostPorts
@@ -66,7 +65,7 @@ func ReadHostPorts(dir string) ([]HostPorts, error) {
 	return all, err
 }
 
-// recordNames lists the records, which are named as links are.
+// recordNames lists the records, which have the names of links.
 func recordNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -93,12 +92,12 @@ func readHostPorts(path string) (r HostPorts, err error) {
 	return r, nil
 }
 
-// checkMappings returns what a runtime asks for without the ports that ask for nothing.
+// checkMappings returns the runtime's mappings without the ones that map no host port.
 func checkMappings(asked []runtimeMapping) ([]PortMapping, error) {
 	var all []PortMapping
 	for _, m := range asked {
 		if m.HostPort == 0 {
-			continue // the container only tells its port
+			continue // the pod only declares its port
 		}
 		p := PortMapping{Protocol: strings.ToLower(m.Protocol), HostIP: m.HostIP}
 		if p.Protocol == "" {
@@ -130,8 +129,8 @@ func checkMappings(asked []runtimeMapping) ([]PortMapping, error) {
 
 func isPort(n int) bool { return n > 0 && n < 1<<16 }
 
-// writeHostPorts records what the attachment has; a record without ports is none. A
-// repeated ADD replaces what the one before left.
+// writeHostPorts writes the record of the attachment, or none if there are no ports. A repeated ADD replaces the record
+// of the previous one.
 func writeHostPorts(conf *netConf, a attachment, cniArgs string, addrs []netip.Addr) error {
 	if len(conf.mappings) == 0 {
 		return removeHostPorts(conf, a)
@@ -148,8 +147,8 @@ func writeHostPorts(conf *netConf, a attachment, cniArgs string, addrs []netip.A
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("record host ports: %w", err)
 	}
-	// Renamed into place: a reader finds a whole record or none. The attachment alone uses
-	// the name, and its next ADD or DEL what a killed one left.
+	// The file is renamed into place, so that a reader finds a whole record or none. Only this attachment uses the
+	// name, and its next ADD or DEL removes the file of a killed plugin.
 	unfinished := filepath.Join(dir, unfinishedRecord(a.hostLink()))
 	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("record host ports: %w", err), os.Remove(unfinished))
@@ -160,7 +159,7 @@ func writeHostPorts(conf *netConf, a attachment, cniArgs string, addrs []netip.A
 	return nil
 }
 
-// checkHostPorts compares the attachment's record with what the runtime asks for.
+// checkHostPorts compares the attachment's record with the mappings of the runtime.
 func checkHostPorts(conf *netConf, a attachment) error {
 	asked, err := checkMappings(conf.RuntimeConfig.PortMappings)
 	if err != nil || len(asked) == 0 {
@@ -189,8 +188,7 @@ func removeHostPorts(conf *netConf, a attachment) error {
 	return failed
 }
 
-// gcHostPorts removes the network's records whose link is not valid, and those that no
-// reader understands.
+// gcHostPorts removes the network's records whose links are not valid, and records that no reader understands.
 func gcHostPorts(conf *netConf, valid map[string]bool) error {
 	dir := HostPortsDir(conf.IPAM.DataDir)
 	entries, err := os.ReadDir(dir)

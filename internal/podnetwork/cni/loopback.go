@@ -14,9 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// LoopbackName is the plugin that sets a pod's lo up. containerd and CRI-O call
-// it for every pod by this name and fail without it, so the agent provides it on
-// machines where no package did.
+// LoopbackName is the plugin that sets a pod's lo up. containerd and CRI-O call it for every pod by this name, and fail
+// without it. So the agent installs it on machines without a package that has it.
 const LoopbackName = "loopback"
 
 // inLoopback runs fn with the pod's lo.
@@ -68,7 +67,7 @@ func loopbackUp(args *skel.CmdArgs) error {
 	}, conf.CNIVersion)
 }
 
-// loopbackDown has nothing to do: lo ends with the namespace.
+// loopbackDown does nothing, because lo ends with the namespace.
 func loopbackDown(*skel.CmdArgs) error { return nil }
 
 func loopbackCheck(args *skel.CmdArgs) error {

@@ -10,11 +10,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// linkPrefix starts the name of every host side link.
+// linkPrefix is the prefix of every host side link's name.
 const linkPrefix = "fw"
 
-// aliasPrefix starts the alias of every host side link; the network's name
-// follows, then the pod: `ip link` shows "alias fairway fairway default/web-0".
+// aliasPrefix is the prefix of every host side link's alias. The network's name follows, then the pod: `ip link` shows
+// "alias fairway fairway default/web-0".
 const aliasPrefix = "fairway "
 
 // maxAlias is IFALIASZ without its terminating zero.
@@ -32,17 +32,15 @@ func (a attachment) hash() [sha256.Size]byte {
 	return sha256.Sum256([]byte(a.network + "\x00" + a.containerID + "\x00" + a.ifName))
 }
 
-// hostLink is the name of the link in the node's namespace. It can be computed
-// again by DEL, CHECK and GC, so nothing has to be remembered; 14 characters
-// fit IFNAMSIZ.
+// hostLink returns the name of the link in the node's namespace. DEL, CHECK and GC compute the name again, so no record
+// of it is needed. 14 characters fit IFNAMSIZ.
 func (a attachment) hostLink() string {
 	sum := a.hash()
 	return linkPrefix + hex.EncodeToString(sum[:6])
 }
 
-// macs are the link addresses of the host's and the pod's side: unicast and
-// locally administered (the second lowest bit of the first byte set, the lowest
-// clear), and constant for the attachment.
+// macs returns the MAC addresses of the host side and the pod side. They are unicast and locally administered (in the
+// first byte the second lowest bit is set, the lowest is clear), and constant for the attachment.
 func (a attachment) macs() (host, pod net.HardwareAddr) {
 	sum := a.hash()
 	host = append(net.HardwareAddr{0x02}, sum[6:11]...)
@@ -50,7 +48,7 @@ func (a attachment) macs() (host, pod net.HardwareAddr) {
 	return host, pod
 }
 
-// alias tells administrators and GC to which pod the link belongs.
+// alias tells administrators and GC the pod of a link.
 func (a attachment) alias(pod string) string {
 	if pod == "" {
 		pod = a.containerID
@@ -59,16 +57,15 @@ func (a attachment) alias(pod string) string {
 	return alias[:min(len(alias), maxAlias)]
 }
 
-// group is the link group of a network's host side links. Unlike the alias, it is set in the
-// step that makes the link: GC knows by it the links whose ADD was killed before the alias
-// was set.
+// group returns the link group of a network's host side links. The step that makes a link sets its group, but not its
+// alias. By the group GC finds a link whose ADD was killed before it set the alias.
 func group(network string) uint32 {
 	sum := sha256.Sum256([]byte(network))
 	return binary.BigEndian.Uint32(sum[:]) | 1 // 0 is every link's default
 }
 
-// ofNetwork says whether a link was made by this plugin for the network. Links of other
-// networks and other programs are never touched.
+// ofNetwork reports whether this plugin made a link for the network. Links of other networks and programs are never
+// touched.
 func ofNetwork(link *netlink.LinkAttrs, network string) bool {
 	if !strings.HasPrefix(link.Name, linkPrefix) && !strings.HasPrefix(link.Name, shaperStart) {
 		return false
@@ -76,8 +73,8 @@ func ofNetwork(link *netlink.LinkAttrs, network string) bool {
 	return strings.HasPrefix(link.Alias, aliasPrefix+network+" ") || link.Alias == "" && link.Group == group(network)
 }
 
-// IsPodLink says whether a link of the node, by its name and alias, is the host
-// side of a pod of any network of ours.
+// IsPodLink reports whether a link of the node, by its name and alias, is the host side of a pod of any Fairway
+// network.
 func IsPodLink(name, alias string) bool {
 	return strings.HasPrefix(name, linkPrefix) && strings.HasPrefix(alias, aliasPrefix)
 }

@@ -20,8 +20,8 @@ func isolatePod(conf *netConf, a attachment, args string, addrs []netip.Addr) er
 	return nil
 }
 
-// forget tells the agent that a container is gone. An agent that is not there keeps its
-// address closed until another pod gets it.
+// forget tells the agent that a container is gone. If no agent answers, the address stays closed until another pod gets
+// it.
 func forget(conf *netConf, containerID string) error {
 	if conf.PolicySocket == "" {
 		return nil
@@ -29,8 +29,8 @@ func forget(conf *netConf, containerID string) error {
 	return isolate.Ask(conf.PolicySocket, isolate.Request{Command: isolate.Delete, Container: containerID})
 }
 
-// forgetful returns forget for many containers: once each, and no more after the agent has failed,
-// for it may take long to do so.
+// forgetful returns forget for many containers. It calls the agent once for each, and no more after the agent has
+// failed, because each failure may take long.
 func forgetful(conf *netConf) func(containerID string) {
 	told, fails := map[string]bool{}, false
 	return func(id string) {
@@ -40,7 +40,7 @@ func forgetful(conf *netConf) func(containerID string) {
 	}
 }
 
-// argument returns one of CNI_ARGS.
+// argument returns an argument of CNI_ARGS.
 func argument(args, key string) string {
 	for pair := range strings.SplitSeq(args, ";") {
 		if k, v, _ := strings.Cut(pair, "="); k == key {

@@ -21,9 +21,9 @@ func (a attachment) removeLinks(host netlinksafe.Handle) error {
 	return removeLink(host, a.shaper())
 }
 
-// removeTogether removes the wire and its shaper, if both are there, in one step: to remove a link the kernel waits for all
-// CPUs several times, tens of milliseconds, but for all links of a group once. What else may have the group stays: they
-// are removed one by one then.
+// removeTogether removes the wire and its shaper in one step, if both exist. To remove a link the kernel waits several
+// times for all CPUs, tens of milliseconds, but only once for all links of a group. If other links have the group too,
+// they stay, and the two links are removed one by one.
 func (a attachment) removeTogether(host netlinksafe.Handle) error {
 	shaper, err := host.LinkByName(a.shaper())
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -63,8 +63,8 @@ func (a attachment) removeTogether(host netlinksafe.Handle) error {
 	return nil
 }
 
-// removeLink deletes a link by name; it is no error if there is none. The other end of the pair
-// goes with it, and with both their addresses, routes and neighbours.
+// removeLink deletes a link by name. It is no error if there is none. The other end of the pair goes too, and so do the
+// addresses, routes and neighbours of both.
 func removeLink(h netlinksafe.Handle, name string) error {
 	link, err := h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

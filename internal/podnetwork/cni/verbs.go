@@ -20,14 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PluginName is the name under which runtimes find the plugin: the file's name
-// in the CNI directory and the "type" in a network configuration.
+// PluginName is the plugin's name for runtimes: its file in the CNI directory, and the "type" in a network
+// configuration.
 const PluginName = "fairway-cni"
 
-// Main serves one call of a CNI runtime, which comes in environment variables and
-// on standard input, and returns the exit status. An error goes to standard
-// output as JSON, as the specification wants it. argv0 is the name under which
-// the program was started: under LoopbackName it is that plugin.
+// Main serves one call of a CNI runtime, from environment variables and standard input, and returns the exit status. An
+// error goes to standard output as JSON, as the specification requires. argv0 is the name of the program: under
+// LoopbackName the program is that plugin.
 func Main(argv0, release string) int {
 	supported := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 	about := fmt.Sprintf("%s %s: the CNI plugin of Fairway. A container runtime starts it with CNI_COMMAND set; see https://www.cni.dev/docs/spec.", PluginName, release)
@@ -48,8 +47,8 @@ func attachmentOf(conf *netConf, args *skel.CmdArgs) attachment {
 	return attachment{network: conf.Name, containerID: args.ContainerID, ifName: args.IfName}
 }
 
-// OpenNetlink opens a socket for routes, links and addresses of the thread's network
-// namespace. A kernel that does not answer for a minute is an error.
+// OpenNetlink opens a socket for routes, links and addresses of the thread's network namespace. If the kernel does not
+// answer for a minute, a call fails.
 func OpenNetlink() (netlinksafe.Handle, error) {
 	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
 	if err == nil {
@@ -119,8 +118,8 @@ func add(args *skel.CmdArgs) error {
 	return withCleanup(err, removeHostPorts(conf, w.attachment), w.removeLinks(host), release(conf, w.attachment))
 }
 
-// lockPod keeps other ADDs of the same pod out until this program ends: one that fails would release the addresses which
-// the other has just got.
+// lockPod excludes other ADDs of the same pod until this program ends. If one of them failed, it would release the
+// addresses that the other has just taken.
 func lockPod(podNS ns.NetNS) error {
 	err := unix.Flock(int(podNS.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -132,8 +131,7 @@ func lockPod(podNS ns.NetNS) error {
 	return nil
 }
 
-// withCleanup keeps the CNI code of the first error and adds to its message what
-// failed while the link and addresses were removed.
+// withCleanup keeps the CNI code of the first error, and adds errors of the cleanup to its message.
 func withCleanup(err error, cleanup ...error) error {
 	failed := errors.Join(cleanup...)
 	if failed == nil {
@@ -146,7 +144,7 @@ func withCleanup(err error, cleanup ...error) error {
 	return fmt.Errorf("%w, and cleaning up: %v", err, failed)
 }
 
-// result is what the runtime, CHECK and the next plugin of the list receive.
+// result is the answer to the runtime, CHECK and the next plugin of the list.
 func (w vethPair) result(conf *netConf, netns string) *current.Result {
 	hostMAC, podMAC := w.macs()
 	result := &current.Result{
@@ -168,9 +166,8 @@ func (w vethPair) result(conf *netConf, netns string) *current.Result {
 	return result
 }
 
-// del removes whatever is left of a container. Neither its namespace nor the
-// result of ADD is needed: a runtime calls DEL also when both are gone, and
-// again until it succeeds.
+// del removes the rest of a container. It needs neither the namespace nor the result of ADD, because a runtime calls
+// DEL also when both are gone, and again until it succeeds.
 func del(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {
@@ -182,27 +179,25 @@ func del(args *skel.CmdArgs) error {
 	}
 	defer host.Close()
 	a := attachmentOf(conf, args)
-	// Host ports go first, so that no new connection is sent to the pod. Then the link: an
-	// address must not be given to the next pod while it is still routed to this one.
+	// Host ports go first, so that no new connection is sent to the pod. The link goes before the address, because the
+	// next pod must not get an address that is still routed to this one.
 	if err := removeHostPorts(conf, a); err != nil {
 		return err
 	}
 	if err := a.removeLinks(host); err != nil {
 		return err
 	}
-	_ = forget(conf, a.containerID) // DEL has to succeed without an agent
+	_ = forget(conf, a.containerID) // DEL must succeed without an agent
 	return release(conf, a)
 }
 
-// gc removes what belongs to this network and to no attachment that the runtime
-// lists as valid.
+// gc removes everything of this network that belongs to no attachment in the runtime's list of valid ones.
 func gc(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
-	// An empty list means "nothing is valid"; a missing one is a mistake which
-	// must not cut off every pod.
+	// An empty list means that no attachment is valid. A missing list is a mistake, which must not cut off every pod.
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(args.StdinData, &keys); err != nil {
 		return failf(types.ErrDecodingFailure, "read network configuration: %v", err)
@@ -245,8 +240,8 @@ func gcLinks(network string, valid map[string]bool) error {
 	return failed
 }
 
-// status says whether ADD could succeed now. Addresses running out is not part
-// of it: the node would become NotReady and lose the pods it carries well.
+// status reports whether ADD could succeed now. It does not count free addresses: without any the node would become
+// NotReady, and lose the pods that it carries well.
 func status(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {

@@ -20,12 +20,11 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// RouteProtocol marks every route that Fairway makes on a node (`ip route show
-// proto 70`), so that they are distinguished from those of other programs. A
-// route to a pod has no gateway; the routes with one are the agent's, to peers.
+// RouteProtocol marks every route that Fairway makes on a node (`ip route show proto 70`). A route to a pod has no
+// gateway. Routes with a gateway are the agent's routes to peers.
 const RouteProtocol = numbers.RouteProtocol
 
-// The pods' gateways. They exist on no interface; see the package comment.
+// The pods' gateways. No interface has these addresses; see the package comment.
 var (
 	gateway4 = netip.MustParseAddr("169.254.1.1")
 	gateway6 = netip.MustParseAddr("fe80::1")
@@ -38,7 +37,7 @@ func gatewayFor(addr netip.Addr) netip.Addr {
 	return gateway6
 }
 
-// A vethPair is one with all that belongs to it on both sides.
+// A vethPair is a veth pair with its settings on both sides.
 type vethPair struct {
 	attachment
 	addrs []netip.Addr
@@ -48,7 +47,7 @@ type vethPair struct {
 	bandwidth *bandwidth
 }
 
-// connect makes the wire; after an error nothing of it is left.
+// connect makes the pair. After an error nothing of it is left.
 func (w vethPair) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 	hostMAC, podMAC := w.macs()
 	veth := &netlink.Veth{
@@ -58,8 +57,8 @@ func (w vethPair) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 		PeerHardwareAddr: podMAC,
 		PeerMTU:          uint32(w.mtu),
 	}
-	// Both ends appear in one step in their own namespaces: no link has to be
-	// moved or renamed, and the names cannot race with another plugin's.
+	// Both ends appear in one step in their own namespaces. No link has to be moved or renamed, and the names cannot
+	// race with another plugin's names.
 	if err := host.LinkAdd(veth); err != nil {
 		if errors.Is(err, unix.EEXIST) {
 			return failf(types.ErrInvalidNetworkConfig, "interface %s or its host side %s exists already (was the container added twice? DEL it first)", w.ifName, w.hostLink())
@@ -95,8 +94,7 @@ func (w vethPair) connectPod(hostMAC net.HardwareAddr) error {
 		return err
 	}
 	for _, addr := range w.addrs {
-		// The address is ours alone by construction, so duplicate address
-		// detection would only keep IPv6 unusable for a second.
+		// No other pod has the address, so duplicate address detection would only keep IPv6 unusable for a second.
 		a := &netlink.Addr{IPNet: hostPrefix(addr)}
 		if addr.Is6() {
 			a.Flags = unix.IFA_F_NODAD
@@ -121,11 +119,11 @@ func (w vethPair) connectPod(hostMAC net.HardwareAddr) error {
 	return awaitLocal(pod, w.addrs)
 }
 
-// localPatience is how long the kernel may take until a pod can use its IPv6 addresses.
+// localPatience is the longest time that the kernel may take until a pod can use its IPv6 addresses.
 const localPatience = 10 * time.Second
 
-// awaitLocal waits until the pod can use its IPv6 addresses: the kernel adds their local
-// routes from a work queue, a moment after the address itself, also without DAD.
+// awaitLocal waits until the pod can use its IPv6 addresses. The kernel adds their local routes from a work queue, a
+// moment after the address itself, also without DAD.
 func awaitLocal(pod netlinksafe.Handle, addrs []netip.Addr) error {
 	deadline := time.Now().Add(localPatience)
 	for _, addr := range addrs {
@@ -148,10 +146,9 @@ func awaitLocal(pod netlinksafe.Handle, addrs []netip.Addr) error {
 
 // connectHost runs in the node's namespace.
 //
-// The routes name no source address. The kernel then uses one of the node's own
-// for kubelet's probes, because this link has none, and finds another one when
-// the node's addresses change; a route that names its source would be deleted
-// together with the address, and the pod be cut off.
+// The routes have no source address. So the kernel uses an address of the node for kubelet's probes, because this link
+// has none, and another address when the node's addresses change. A route with a source would be deleted together with
+// that address, and the pod would be cut off.
 func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
 	link, err := host.LinkByName(w.hostLink())
 	if err != nil {
@@ -163,8 +160,8 @@ func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) 
 	if err := setSysctls(w.hostSysctls()); err != nil {
 		return err
 	}
-	// Both ends have permanent entries. With arp_accept on for all links, which one link cannot refuse, what a pod says by
-	// ARP would make entries of invented neighbours, in a table of limited size that all links share.
+	// Both ends have permanent entries. With arp_accept on for all links, which a single link cannot turn off, ARP
+	// packets of a pod would make entries of invented neighbours, in a table of limited size that all links share.
 	if err := host.LinkSetARPOff(link); err != nil {
 		return fmt.Errorf("switch ARP off on %s: %w", w.hostLink(), err)
 	}
@@ -175,11 +172,11 @@ func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) 
 		route := HostRoute(link.Attrs().Index, addr)
 		err := host.RouteAdd(route)
 		if errors.Is(err, unix.EEXIST) && checkRoute(host, route) == nil {
-			continue // the agent found it missing in this moment
+			continue // the agent has just restored the route
 		}
 		if errors.Is(err, unix.EEXIST) {
-			// The store was lost while pods were running. The next try gets
-			// the next address, since the store remembers where it was.
+			// The store was lost while pods were running. The next try gets the next address, because the store
+			// remembers the last one.
 			return failf(types.ErrTryAgainLater, "address %s is routed to another link already (`ip route get %s` shows it; trying again takes another address)", addr, addr)
 		}
 		if err != nil {
@@ -189,7 +186,7 @@ func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) 
 	return nil
 }
 
-// podRoutes are the pod's routes: everything through the gateway.
+// podRoutes returns the pod's routes: the route to the gateway, and all other destinations through the gateway.
 func podRoutes(link int, addr netip.Addr) []*netlink.Route {
 	gateway := gatewayFor(addr)
 	all := &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
@@ -206,7 +203,7 @@ func podRoutes(link int, addr netip.Addr) []*netlink.Route {
 	}
 }
 
-// HostRoute is the node's route to a pod.
+// HostRoute returns the node's route to a pod.
 func HostRoute(link int, addr netip.Addr) *netlink.Route {
 	route := &netlink.Route{LinkIndex: link, Dst: hostPrefix(addr), Protocol: RouteProtocol}
 	if addr.Is4() {
@@ -215,8 +212,8 @@ func HostRoute(link int, addr netip.Addr) *netlink.Route {
 	return route
 }
 
-// podSysctls: there is one route out of a pod, so redirects and router
-// advertisements must not add another. A runtime may have switched IPv6 off.
+// podSysctls returns the sysctls of the pod's link. There is one route out of a pod, so redirects and router
+// advertisements must not add another. A runtime may have turned IPv6 off.
 func (w vethPair) podSysctls() []setting {
 	all := []setting{
 		{"ipv4/conf/all/accept_redirects", "0"},
@@ -230,11 +227,11 @@ func (w vethPair) podSysctls() []setting {
 	return all
 }
 
-// hostSysctls: strict reverse path filtering lets the pod send from its own IPv4
-// addresses only, also when the agent's rules (node/pods.nft) are away; the rest keeps the
-// pod from configuring the node. In particular what the pod says by ARP and ND makes no
-// neighbour entry, and the node answers for no other host, whatever the defaults are; nor does the node
-// send on what names its way itself (source routing): rules see another destination than the packet has then.
+// hostSysctls returns the sysctls of the host side link. Strict reverse path filtering lets the pod send only from its
+// own IPv4 addresses, also without the agent's rules (node/pods.nft). The other sysctls keep the pod from configuring
+// the node, whatever the defaults are. ARP and ND packets of the pod make no neighbour entry, and the node answers for
+// no other host. The node does not forward source-routed packets, because rules see another destination than the packet
+// has later.
 func (w vethPair) hostSysctls() []setting {
 	name := w.hostLink()
 	all := []setting{
@@ -262,12 +259,11 @@ func (w vethPair) hasIPv6() bool {
 	return slices.ContainsFunc(w.addrs, netip.Addr.Is6)
 }
 
-// A setting is a sysctl below net and what it has to hold.
+// A setting is a sysctl below net and its value.
 type setting struct{ name, value string }
 
-// setSysctls writes in the calling thread's namespace. Files of IPv6 may be
-// missing, in a kernel without it or on a link below 1280 bytes: IPv4 works all
-// the same, and an IPv6 address is refused when it is added.
+// setSysctls writes in the calling thread's namespace. The files of IPv6 may be missing, in a kernel without IPv6 or on
+// a link below 1280 bytes. IPv4 works without them, and an IPv6 address is refused when it is added.
 func setSysctls(all []setting) error {
 	for _, s := range all {
 		_, err := sysctl.Sysctl("net/"+s.name, s.value)
@@ -292,12 +288,12 @@ func setNeighbour(h netlinksafe.Handle, link netlink.Link, addr netip.Addr, mac 
 	return nil
 }
 
-// hostPrefix is the address alone as a prefix, /32 or /128.
+// hostPrefix returns an address as a prefix, /32 or /128.
 func hostPrefix(addr netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
 }
 
-// uplinkMTU is the MTU of the link of the default route, or Ethernet's.
+// uplinkMTU returns the MTU of the default route's link, or the MTU of Ethernet.
 func uplinkMTU(host netlinksafe.Handle) int {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := host.RouteList(nil, family)
@@ -316,8 +312,7 @@ func uplinkMTU(host netlinksafe.Handle) int {
 	return 1500
 }
 
-// defaultBits is the length of a route's destination; netlink gives nil for "all"
-// in some versions.
+// defaultBits returns the length of a route's destination. Some versions of netlink return nil for a default route.
 func defaultBits(dst *net.IPNet) int {
 	if dst == nil {
 		return 0

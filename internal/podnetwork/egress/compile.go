@@ -10,34 +10,34 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Reason is that of problems of Services.
+// Reason is the reason of all problems.
 const Reason = "EgressUnavailable"
 
-// prefix begins the messages of problems.
+// prefix is the start of all messages.
 const prefix = "annotation fairway.net/egress: "
 
-// A Choice is how packets of one pod's address leave the cluster.
+// A Choice says how packets of one pod address leave the cluster.
 type Choice struct {
 	Node    string // the pod's
 	Service api.Name
-	Addr    netip.Addr // what the world sees; invalid: the Service has none of that family yet
-	Gateway string     // the node that announces Addr; empty: nobody does, or routers lead to it too, and nothing leaves
+	Addr    netip.Addr // the source address outside; invalid: the Service has no address of that family yet
+	Gateway string     // the node that announces Addr; empty: no node does, or routers lead to Addr by any node, so no packet leaves
 }
 
-// A Table is all Choices, by the addresses of pods. A pod that is not in it leaves as others do.
+// A Table has all Choices by pod address. A pod without a Choice leaves with its node's address.
 type Table struct {
 	Pods map[netip.Addr]Choice
-	// Problems are why a Service's pods cannot leave, or leave otherwise than it says.
+	// Problems are the reasons why a Service's pods cannot leave, or do not leave as the Service says.
 	Problems map[api.Name]api.Problem
 }
 
-// Input is all that a Table depends on.
+// Input has everything that a Table depends on.
 type Input struct {
-	Services []*service.Service // those with an Egress count
+	Services []*service.Service // only Services with an Egress count
 	Pods     []*api.Pod
-	// Owner is the node that announces an address; empty: none does, or it is not known.
+	// Owner returns the node that announces an address. Empty: no node does, or it is not known.
 	Owner func(netip.Addr) string
-	// Routed reports whether routers lead to an address by any node; then it has no owner.
+	// Routed reports whether routers lead to an address by any node. Such an address has no owner.
 	Routed func(netip.Addr) bool
 }
 
@@ -51,7 +51,7 @@ func Compile(in Input) *Table {
 		}
 	}
 	for _, all := range byNamespace {
-		slices.SortFunc(all, first)
+		slices.SortFunc(all, compareServices)
 		t.check(all, in)
 	}
 	for _, p := range in.Pods {
@@ -69,9 +69,9 @@ func Compile(in Input) *Table {
 	return t
 }
 
-// first sorts the Services of a namespace: those that select pods before those for all, the older
-// before the newer.
-func first(a, b *service.Service) int {
+// compareServices sorts the Services of a namespace: Services with a selector before Services for all pods, then older before
+// newer ones.
+func compareServices(a, b *service.Service) int {
 	order := func(s *service.Service) int {
 		if s.Egress.All {
 			return 1
@@ -81,7 +81,7 @@ func first(a, b *service.Service) int {
 	return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
 }
 
-// serviceOf is the first Service that is for a pod; nil: none is.
+// serviceOf returns the first Service for a pod. Nil: there is none.
 func serviceOf(p *api.Pod, sorted []*service.Service) *service.Service {
 	for _, s := range sorted {
 		if s.Egress.All || selects(s.Egress.Selector, p.Labels) {
@@ -100,8 +100,8 @@ func selects(selector, labels map[string]string) bool {
 	return len(selector) > 0
 }
 
-// choose is how a family leaves by a Service. A family that the Service does not have leaves as
-// that of other pods does.
+// choose returns the Choice of a Service in one family. ok is false if the Service has no such family: its pods then
+// leave with their node's address.
 func choose(s *service.Service, is4 bool, owner func(netip.Addr) string) (c Choice, ok bool) {
 	ofFamily := func(a netip.Addr) bool { return a.Is4() == is4 }
 	if !slices.ContainsFunc(s.ClusterIPs, ofFamily) {
@@ -115,8 +115,8 @@ func choose(s *service.Service, is4 bool, owner func(netip.Addr) string) (c Choi
 	return c, true
 }
 
-// add takes a Choice. Where two pods have an address, as one that ends and the next one for a moment, neither
-// leaves with what is the other's.
+// add adds a Choice. If two pods have an address, as a terminating pod and its successor do for a moment, and their
+// Choices differ, no packet leaves.
 func (t *Table) add(pod netip.Addr, c Choice) {
 	if was, twice := t.Pods[pod]; twice && (was.Service != c.Service || was.Node != c.Node) {
 		c.Node, c.Gateway = "", ""
@@ -124,7 +124,7 @@ func (t *Table) add(pod netip.Addr, c Choice) {
 	t.Pods[pod] = c
 }
 
-// check finds what is wrong with the Services of a namespace.
+// check finds the problems of the Services of a namespace.
 func (t *Table) check(sorted []*service.Service, in Input) {
 	var all *service.Service
 	for _, s := range sorted {

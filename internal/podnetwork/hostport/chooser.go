@@ -11,17 +11,17 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// Backends are where a port leads.
+// Backends are the endpoints behind a port.
 type Backends struct {
 	Endpoints []service.Endpoint // for new connections, at least one
-	// Affinity is how long the next connections have the endpoint of the last one; 0: not at all. All of
-	// the node's processes are one client, as they are to a datapath.
+	// Affinity is the time in which the next connections get the endpoint of the last one. 0: no affinity. All
+	// processes of the node are one client, as in a datapath.
 	Affinity time.Duration
-	// Keeps reports whether connections to an endpoint go on. Nil: those to Endpoints do.
+	// Keeps reports whether connections to an endpoint may continue. Nil: only connections to Endpoints may.
 	Keeps func(netip.AddrPort) bool
 }
 
-// To is a port that leads to one pod.
+// To returns the Backends of a port that leads to one pod.
 func To(pod netip.AddrPort) Backends { return Backends{Endpoints: []service.Endpoint{{Addr: pod}}} }
 
 func (b *Backends) retains(a netip.AddrPort) bool {
@@ -41,7 +41,7 @@ func (b *Backends) leads(a netip.AddrPort) bool {
 	return false
 }
 
-// pick is one of the endpoints, as often as its weight says.
+// pick returns a random endpoint, by weight.
 func (b *Backends) pick() netip.AddrPort {
 	total := 0
 	for _, e := range b.Endpoints {
@@ -56,26 +56,26 @@ func (b *Backends) pick() netip.AddrPort {
 	return netip.AddrPort{} // not reached
 }
 
-// A chooser chooses the endpoint of each connection, and ends connections whose endpoint may
-// have none any more. Any goroutine may call it.
+// A chooser chooses the endpoint of each connection, and ends connections to endpoints that may not keep them. Any
+// goroutine may call it.
 type chooser struct {
 	port context.Context // ends when the port closes
 
 	mu   sync.Mutex
 	now  Backends
-	used map[netip.AddrPort]*lead
+	used map[netip.AddrPort]*endpointState
 	last netip.AddrPort // of the last connection
 	when time.Time      // it was made
 }
 
-// A lead is an endpoint that has, or had, connections.
-type lead struct {
+// An endpointState is an endpoint that has, or had, connections.
+type endpointState struct {
 	ctx context.Context // ends with them
 	end context.CancelFunc
 }
 
 func newChooser(port context.Context, b Backends) *chooser {
-	return &chooser{port: port, now: b, used: map[netip.AddrPort]*lead{}}
+	return &chooser{port: port, now: b, used: map[netip.AddrPort]*endpointState{}}
 }
 
 func (c *chooser) set(b Backends) {
@@ -90,7 +90,7 @@ func (c *chooser) set(b Backends) {
 	}
 }
 
-// choose returns an endpoint, and a context that ends when its connections have to.
+// choose returns an endpoint, and a context that ends when its connections must end.
 func (c *chooser) choose() (netip.AddrPort, context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +102,7 @@ func (c *chooser) choose() (netip.AddrPort, context.Context) {
 	l := c.used[to]
 	if l == nil {
 		ctx, end := context.WithCancel(c.port)
-		l = &lead{ctx, end}
+		l = &endpointState{ctx, end}
 		c.used[to] = l
 	}
 	return to, l.ctx

@@ -14,35 +14,34 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Bounds of what the node's own processes can make the agent hold.
+// Limits on the sockets that the node's own processes can make the agent hold.
 const (
-	maxConns    = 512 // TCP connections and UDP clients, of all ports together
+	maxConns    = 512 // TCP connections and UDP clients of all ports
 	dialTimeout = 10 * time.Second
-	udpIdle     = time.Minute // a UDP client that is silent so long is forgotten
+	udpIdle     = time.Minute // a UDP client that is silent for this time is forgotten
 	maxDatagram = 64 << 10
 )
 
-// A Loopback serves ports on 127.0.0.1 and ::1, for the node's own processes: it takes
-// their connections and datagrams and passes them on to the pods. In the kernel they would
-// need route_localnet, which opens what else listens on loopback addresses to the network.
-// The pod sees the node as the client. SCTP is not served.
+// A Loopback serves ports on 127.0.0.1 and ::1 for the node's own processes: it passes their connections and datagrams
+// on to the pods. In the kernel this would need route_localnet, which opens other programs' loopback ports to the
+// network. The pod sees the node as the client. SCTP is not served.
 //
-// Its methods belong to one goroutine.
+// One goroutine calls its methods.
 type Loopback struct {
 	log    *slog.Logger
-	what   string
+	kind   string
 	ports  map[service.Key]*port
-	logged map[service.Key]string // what was logged of ports that cannot be served
+	logged map[service.Key]string // logged errors of ports that cannot be served
 	slots  chan struct{}
 }
 
-// NewLoopback returns a Loopback that serves nothing. what are its ports, in its log.
-func NewLoopback(log *slog.Logger, what string) *Loopback {
-	return &Loopback{log: log, what: what, ports: map[service.Key]*port{}, logged: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
+// NewLoopback returns a Loopback without ports. kind names its ports in the log.
+func NewLoopback(log *slog.Logger, kind string) *Loopback {
+	return &Loopback{log: log, kind: kind, ports: map[service.Key]*port{}, logged: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
 }
 
-// Serve makes l serve these ports, and no others: where each leads. Connections to where a port
-// leads no longer end. A port that another program has is tried again at the next call.
+// Serve makes l serve exactly these ports. Connections to endpoints that may not keep them end. A port that another
+// program holds is tried again at the next call.
 func (l *Loopback) Serve(want map[service.Key]Backends) {
 	for k, p := range l.ports {
 		if to, ok := want[k]; ok {
@@ -64,7 +63,7 @@ func (l *Loopback) Serve(want map[service.Key]Backends) {
 		p, err := open(k, to, l.slots)
 		if err != nil {
 			if l.logged[k] != err.Error() {
-				l.log.Warn("a "+l.what+" is not served on a loopback address; on the node's other addresses it is", "address", k.String(), "err", err)
+				l.log.Warn("a "+l.kind+" is not served on a loopback address; on the node's other addresses it is", "address", k.String(), "err", err)
 			}
 			l.logged[k] = err.Error()
 			continue
@@ -74,10 +73,10 @@ func (l *Loopback) Serve(want map[service.Key]Backends) {
 	}
 }
 
-// Close ends all connections and waits for their ends.
+// Close ends all connections and waits for their end.
 func (l *Loopback) Close() { l.Serve(nil) }
 
-// A port is one address and port that is served.
+// A port is one served address and port.
 type port struct {
 	to      *chooser
 	slots   chan struct{}
@@ -118,7 +117,7 @@ func (p *port) close() {
 	p.running.Wait()
 }
 
-// take takes a slot, if there is one.
+// take takes a slot if one is free.
 func (p *port) take() bool {
 	select {
 	case p.slots <- struct{}{}:
@@ -130,7 +129,7 @@ func (p *port) take() bool {
 
 func (p *port) give() { <-p.slots }
 
-// accept passes connections on.
+// accept accepts connections and passes them on.
 func (p *port) accept(l *net.TCPListener) {
 	for {
 		client, err := l.AcceptTCP()
@@ -146,7 +145,7 @@ func (p *port) accept(l *net.TCPListener) {
 		case !p.take():
 			refuse(client)
 		default:
-			to, leads := p.to.choose() // in the order in which they come
+			to, leads := p.to.choose() // in the order of arrival
 			p.running.Go(func() {
 				defer p.give()
 				connection(leads, client, to)
@@ -161,7 +160,7 @@ func refuse(c *net.TCPConn) {
 	c.Close()
 }
 
-// connection passes bytes on in both directions until both have ended, or leads ends.
+// connection copies bytes in both directions until both have ended, or until leads ends.
 func connection(leads context.Context, client *net.TCPConn, to netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(leads, dialTimeout)
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
@@ -189,7 +188,7 @@ func connection(leads context.Context, client *net.TCPConn, to netip.AddrPort) {
 	pod.Close()
 }
 
-// receive passes datagrams on, each client's by a socket of its own.
+// receive passes datagrams on, with one socket for each client.
 func (p *port) receive(c *net.UDPConn) {
 	var mu sync.Mutex
 	clients := map[netip.AddrPort]*net.UDPConn{}
@@ -200,7 +199,7 @@ func (p *port) receive(c *net.UDPConn) {
 			return
 		}
 		if err != nil {
-			continue // an answer that a client refused
+			continue // a client refused an answer
 		}
 		mu.Lock()
 		pod := clients[from]
@@ -214,12 +213,12 @@ func (p *port) receive(c *net.UDPConn) {
 			mu.Unlock()
 		}
 		_ = pod.SetReadDeadline(time.Now().Add(udpIdle))
-		_, _ = pod.Write(buf[:n]) // a pod that refuses is a datagram lost
+		_, _ = pod.Write(buf[:n]) // the datagram is lost if the pod refuses it
 	}
 }
 
-// client opens the socket of a client and passes answers back until it is idle or the port
-// leads elsewhere; then it calls forget. Nil: there is no room.
+// client opens a client's socket to the pod. It passes answers back until the client is idle or the port leads
+// elsewhere, and then calls forget. Nil: no slot is free.
 func (p *port) client(c *net.UDPConn, from netip.AddrPort, forget func()) *net.UDPConn {
 	if !p.take() {
 		return nil

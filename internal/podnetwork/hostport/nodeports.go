@@ -10,27 +10,26 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// NodePorts serves NodePorts on loopback addresses, for the node's own processes, whatever the mode:
-// its connections begin at the node and go to endpoints, past the datapath. Which endpoints may have
-// them is what the table says for clients on the node.
+// NodePorts serves NodePorts on loopback addresses for the node's own processes, in every mode. Its connections begin
+// at the node and go to endpoints, past the datapath. It uses the table's endpoints for clients on the node.
 type NodePorts struct {
 	Log   *slog.Logger
 	Addrs []netip.Addr // loopback addresses
-	// Table returns what the datapath carries; nil: nothing so far. Changed receives when it has changed.
+	// Table returns the datapath's table; nil: there is none yet. Changed receives when the table has changed.
 	Table   func() *service.Table
 	Changed <-chan struct{}
-	// HostPorts are ports of pods on these addresses, which come first. Nil: there are none.
+	// HostPorts returns the pods' ports on these addresses, which win over NodePorts. Nil: there are none.
 	HostPorts func() map[service.Key]netip.AddrPort
 
 	seen  *service.Table                    // the last table
-	ports map[service.Key]*service.Frontend // its NodePorts that have endpoints
+	ports map[service.Key]*service.Frontend // the NodePorts of seen with endpoints
 }
 
-// Run serves until ctx ends, and returns nil then.
+// Run serves until ctx ends, and returns nil.
 func (n *NodePorts) Run(ctx context.Context) error {
 	loopback := NewLoopback(n.Log, "NodePort")
 	defer loopback.Close()
-	again := time.NewTicker(recheck) // a port that another program had
+	again := time.NewTicker(recheck) // to try ports again that another program held
 	defer again.Stop()
 	for {
 		if t := n.Table(); t != nil {
@@ -45,8 +44,8 @@ func (n *NodePorts) Run(ctx context.Context) error {
 	}
 }
 
-// wanted are the ports that have endpoints. At others nothing listens, which refuses connections as
-// the datapath does.
+// wanted returns the ports with endpoints. On other ports nothing listens, so connections are refused, as in the
+// datapath.
 func (n *NodePorts) wanted(t *service.Table) map[service.Key]Backends {
 	var taken map[service.Key]netip.AddrPort
 	if n.HostPorts != nil {
@@ -65,8 +64,7 @@ func (n *NodePorts) wanted(t *service.Table) map[service.Key]Backends {
 	return all
 }
 
-// follow brings ports up to a table, at the cost of what has changed in it; also where only what a
-// frontend retains did.
+// follow updates ports to a table, at the cost of the changes in it. A change of retained flows counts too.
 func (n *NodePorts) follow(t *service.Table) {
 	if n.seen == nil {
 		n.seen, n.ports = &service.Table{}, map[service.Key]*service.Frontend{}

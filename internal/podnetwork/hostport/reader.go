@@ -23,24 +23,24 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// recheck is how often the files and addresses are read without a notice: the kernel drops
-// notices when many come at once. What failed is tried again after retry.
+// recheck is the time between two reads without a notice, because the kernel drops notices when many come at once.
+// retry is the pause after an error.
 const (
 	recheck = 30 * time.Second
 	retry   = 2 * time.Second
 )
 
-// A Reader reads records and addresses of the network namespace in which it is made and run.
+// A Reader reads records and addresses. It must be made and run in one network namespace.
 type Reader struct {
 	log    *slog.Logger
 	dir    string
 	dirty  chan struct{}
 	now    atomic.Pointer[service.HostPorts]
-	logged string // the last error that was logged
+	logged string // the last logged error
 }
 
-// New returns a Reader of a node's address store (cni.HostPortsDir lies below), after reading
-// it once. Only Run notices changes.
+// New returns a Reader of a node's address store, after reading it once (cni.HostPortsDir is below the store). Only Run
+// notices changes.
 func New(log *slog.Logger, store string) *Reader {
 	r := &Reader{log: log, dir: cni.HostPortsDir(store), dirty: make(chan struct{}, 1)}
 	r.now.Store(&service.HostPorts{})
@@ -48,13 +48,13 @@ func New(log *slog.Logger, store string) *Reader {
 	return r
 }
 
-// Dirty receives when Now returns something else.
+// Dirty receives when the result of Now changes.
 func (r *Reader) Dirty() <-chan struct{} { return r.dirty }
 
-// Now returns what pods have on the node's addresses.
+// Now returns the pods' ports on the node's addresses.
 func (r *Reader) Now() service.HostPorts { return *r.now.Load() }
 
-// UID returns that of a pod with ports on the node's addresses; empty: it is not known.
+// UID returns the UID of a pod with ports on the node's addresses. Empty: it is not known.
 func (r *Reader) UID(pod api.Name) string {
 	pods := r.now.Load().Pods
 	i := slices.IndexFunc(pods, func(p service.HostPod) bool { return p.Name == pod })
@@ -64,12 +64,12 @@ func (r *Reader) UID(pod api.Name) string {
 	return pods[i].UID
 }
 
-// Run follows changes and serves loopback addresses until ctx ends, and returns nil then.
+// Run follows changes and serves loopback addresses until ctx ends. It returns nil.
 func (r *Reader) Run(ctx context.Context) error {
 	files, err := fsnotify.NewWatcher()
 	if err != nil {
 		r.log.Warn("changes of host ports are found late [raise fs.inotify.max_user_instances]", "within", recheck, "err", err)
-		files = &fsnotify.Watcher{} // its channels never tell anything
+		files = &fsnotify.Watcher{} // its channels never receive
 	} else {
 		defer files.Close()
 	}
@@ -106,7 +106,7 @@ func (r *Reader) Run(ctx context.Context) error {
 		case <-again.C:
 		case _, ok := <-addrs:
 			if !ok {
-				addrs = nil // the socket failed; recheck goes on
+				addrs = nil // the socket failed; recheck still works
 			}
 		case <-files.Events:
 		case err := <-files.Errors:
@@ -115,7 +115,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	}
 }
 
-// backends are ports that lead to one pod each.
+// backends converts ports that lead to one pod each.
 func backends(ports map[service.Key]netip.AddrPort) map[service.Key]Backends {
 	all := make(map[service.Key]Backends, len(ports))
 	for k, to := range ports {
@@ -124,11 +124,11 @@ func backends(ports map[service.Key]netip.AddrPort) map[service.Key]Backends {
 	return all
 }
 
-// watch makes files tell of changes in the directory of records, and of its making: it is
-// there from the first pod with host ports on, and its parents from the first pod on.
+// watch makes files watch the directory of records and its parents. The directory appears with the first pod with host
+// ports, its parents with the first pod.
 func (r *Reader) watch(files *fsnotify.Watcher) (failed error) {
 	store := filepath.Dir(r.dir)
-	// Parents first: a directory that is made after its parent is watched is noticed.
+	// Parents come first: then a directory that is made after its parent is watched is noticed.
 	for _, dir := range []string{filepath.Dir(store), store, r.dir} {
 		if slices.Contains(files.WatchList(), dir) {
 			continue
@@ -140,7 +140,7 @@ func (r *Reader) watch(files *fsnotify.Watcher) (failed error) {
 	return failed
 }
 
-// read publishes what there is now, and logs what failed before or fails.
+// read publishes the present state. It logs failed and its own errors.
 func (r *Reader) read(failed error) {
 	records, recordsErr := cni.ReadHostPorts(r.dir)
 	pods, podsErr := podsOf(records)
@@ -174,8 +174,8 @@ func (r *Reader) complain(err error) {
 	r.logged = text
 }
 
-// podsOf converts records. Of several of one name the newest counts: a static pod that is
-// made again has the name of the one before.
+// podsOf converts records. Of several records of one pod name the newest counts, because a static pod that is made
+// again keeps its name.
 func podsOf(records []cni.HostPorts) ([]service.HostPod, error) {
 	slices.SortFunc(records, func(a, b cni.HostPorts) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), b.Created.Compare(a.Created))
@@ -214,8 +214,8 @@ func portOf(m cni.PortMapping) (service.HostPort, error) {
 	return p, err
 }
 
-// ownAddrs returns the node's addresses that other machines can reach. Link-local ones are
-// left out: what belongs to them is an address and a link, and no table has that.
+// ownAddrs returns the node's addresses that other machines can reach. Link-local addresses are left out, because they
+// need a link, and no table has links.
 func ownAddrs() (service.AddrSet, error) {
 	all, err := netlinksafe.AddrList(nil, unix.AF_UNSPEC)
 	if err != nil {

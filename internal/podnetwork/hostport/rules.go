@@ -18,20 +18,19 @@ import (
 //go:embed rules.nft
 var rulesText string
 
-// rulesTimeout bounds one pass over the rules.
+// rulesTimeout limits one pass over the rules.
 const rulesTimeout = time.Minute
 
 func rulesProgram() *nft.Ruleset {
 	return &nft.Ruleset{Source: rulesText, Data: map[string]any{"Priority": numbers.HookHostPorts}}
 }
 
-// rules are the kernel's part of host ports on loopback addresses: a table that is there as
-// long as there are such ports.
+// rules are the kernel's part of host ports on loopback addresses. The table exists while there are such ports.
 type rules struct {
-	table  *nft.Table
-	watch  *nft.Watch
-	synced map[service.Key]netip.AddrPort // what the kernel held after the last sync
-	known  bool                           // synced is true
+	table   *nft.Table
+	watch   *nft.Watch
+	synced  map[service.Key]netip.AddrPort // the kernel's state after the last sync
+	isKnown bool                           // synced is true
 }
 
 func newRules() *rules {
@@ -39,12 +38,12 @@ func newRules() *rules {
 	return &rules{table: t, watch: t.Watch()}
 }
 
-// sync makes the table lead the ports where they are wanted.
+// sync makes the table lead the wanted ports to their pods.
 func (r *rules) sync(ctx context.Context, want map[service.Key]netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, rulesTimeout)
 	defer cancel()
 	if err := r.write(ctx, want); err != nil {
-		r.known = false
+		r.isKnown = false
 		r.watch.Reset()
 		r.table.Close()
 		return fmt.Errorf("write the rules for host ports on loopback addresses: %w", err)
@@ -54,7 +53,7 @@ func (r *rules) sync(ctx context.Context, want map[service.Key]netip.AddrPort) e
 
 func (r *rules) write(ctx context.Context, want map[service.Key]netip.AddrPort) error {
 	again := false
-	if r.known && maps.Equal(r.synced, want) {
+	if r.isKnown && maps.Equal(r.synced, want) {
 		if len(want) == 0 {
 			return nil
 		}
@@ -77,11 +76,11 @@ func (r *rules) write(ctx context.Context, want map[service.Key]netip.AddrPort) 
 			return r.table.Commit(ctx, nil, ws)
 		})
 	}
-	r.synced, r.known = maps.Clone(want), err == nil
+	r.synced, r.isKnown = maps.Clone(want), err == nil
 	return err
 }
 
-// differences are the writes that make the maps what is wanted.
+// differences returns the writes that make the maps hold want.
 func (r *rules) differences(ctx context.Context, want map[service.Key]netip.AddrPort) (ws []nft.Write, err error) {
 	for set, is4 := range map[string]bool{"loopback4": true, "loopback6": false} {
 		wanted := map[string][]byte{}
@@ -108,12 +107,12 @@ func (r *rules) differences(ctx context.Context, want map[service.Key]netip.Addr
 	return ws, nil
 }
 
-// keyBytes is inet_proto . inet_service: each part fills 32 bits.
+// keyBytes encodes inet_proto . inet_service: each part fills 32 bits.
 func keyBytes(k service.Key) []byte {
 	return append(binary.BigEndian.AppendUint16([]byte{byte(k.Proto), 0, 0, 0}, k.Addr.Port()), 0, 0)
 }
 
-// dataBytes is address . inet_service.
+// dataBytes encodes address . inet_service.
 func dataBytes(to netip.AddrPort) []byte {
 	return append(binary.BigEndian.AppendUint16(to.Addr().AsSlice(), to.Port()), 0, 0)
 }

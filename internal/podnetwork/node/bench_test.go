@@ -13,15 +13,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // BenchmarkSync measures a node of a large cluster: everything from nothing,
 // nothing to do (what the agent does again and again), and one more peer.
 func BenchmarkSync(b *testing.B) {
 	for _, count := range []int{100, 5000} {
-		var peers []Peer
+		var peers []plan.Peer
 		for i := range count + 1 {
-			peers = append(peers, Peer{
+			peers = append(peers, plan.Peer{
 				Name:     fmt.Sprintf("peer-%05d", i),
 				Addrs:    []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i / 200), byte(i%200 + 1)})},
 				PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + i/256), byte(i), 0}), 24)},
@@ -136,7 +138,7 @@ func (c *cluster) benchPods(b *testing.B, how string, proxy bool) (from, near, f
 	for _, m := range c.machines {
 		switch how {
 		case "vxlan":
-			m.config.Way = WayVXLAN
+			m.config.Way = plan.WayVXLAN
 		case "by hand":
 			m.config.MTU = 1400 // that of the tunnel
 		case "routes unmasqueraded":

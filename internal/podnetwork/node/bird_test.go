@@ -23,6 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -195,20 +196,20 @@ func (c *cluster) bird(bfd bool) (ask func(args ...string) string) {
 // A directory is the nodes of a cluster, as the API server has them.
 type directory struct {
 	dirty notice
-	now   chan []Peer // holds one value
+	now   chan []plan.Peer // holds one value
 }
 
-func newDirectory() *directory { return &directory{make(notice, 1), make(chan []Peer, 1)} }
+func newDirectory() *directory { return &directory{make(notice, 1), make(chan []plan.Peer, 1)} }
 
 func (d *directory) Synced() <-chan struct{} { c := make(chan struct{}); close(c); return c }
 func (d *directory) Dirty() <-chan struct{}  { return d.dirty }
-func (d *directory) Peers() []Peer {
+func (d *directory) Peers() []plan.Peer {
 	now := <-d.now
 	d.now <- now
 	return now
 }
 
-func (d *directory) set(all []Peer) {
+func (d *directory) set(all []plan.Peer) {
 	select {
 	case <-d.now:
 	default:
@@ -264,7 +265,7 @@ func (m *machine) leads(to *machine, want string) (after time.Duration) {
 // TestBIRD: nodes in two subnets learn the ways to each other's pods from a router, which is BIRD, in both families. A node
 // that falls silent is gone for the others, with nothing left on the router; so is its former address when it gets another one.
 func TestBIRD(t *testing.T) {
-	c := newCarried(t, WayBGP)
+	c := newCarried(t, plan.WayBGP)
 	ask := c.bird(true)
 	near, far := c.machines[0], c.machines[2]
 	near.peer.PodCIDRs = append(near.peer.PodCIDRs, prefixes("10.244.101.0/24", "fd00:10:244:101::/64")...)
@@ -309,7 +310,7 @@ func TestBIRD(t *testing.T) {
 
 // TestSpeakerRestarts: with graceful restart no packet is lost while a speaker is replaced, nor a route while it is away.
 func TestSpeakerRestarts(t *testing.T) {
-	c := newCarried(t, WayBGP)
+	c := newCarried(t, plan.WayBGP)
 	ask := c.bird(false)
 	near, far := c.machines[0], c.machines[2]
 	c.run()

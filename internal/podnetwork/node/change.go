@@ -7,79 +7,83 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
-// transition is how long a node that changes to another way goes on to send by the one before. By
-// then all nodes take packets by the new one: they hear of a ConfigMap's change within two minutes.
-// Others that changed later send by the former way until twice that time.
+// transition is the time in which a node that changes to another way still sends by the previous one. By then all nodes
+// take packets by the new way, because they see a change of the ConfigMap within two minutes. Nodes that changed later
+// send by the previous way for up to twice that time.
 const transition = 3 * time.Minute
 
-// inherited is what the kernel held when a Network began. A change of way starts from it.
+// inherited is the state of the kernel at the first Sync. A change of way starts from it.
 type inherited struct {
-	began time.Time // of the first Sync; zero: there was none
-	// encrypted: only encrypted packets were taken, or there were no peers: there is nothing to change from.
+	startedAt time.Time // time of the first Sync; zero: there was none
+	// encrypted: the kernel took only encrypted packets, or there were no peers. So no peer uses another way.
 	encrypted bool
-	// announced: the routers had the node's podCIDRs.
+	// announced: the speaker announced the node's podCIDRs.
 	announced bool
 }
 
-// begin looks at the kernel once.
-func (n *Network) begin(ctx context.Context, table *routingTable) {
-	n.began = n.now()
+// readInherited reads the inherited state once.
+func (n *Network) readInherited(ctx context.Context, table *routingTable) {
+	n.startedAt = n.now()
 	own, err := n.RIB.PodCIDRs()
 	n.announced = err != nil || len(own) > 0
 	n.encrypted = len(table.ways()) == 0
 	for _, set := range []string{setEncrypted4, setEncrypted6} {
 		had, err := n.rules.table.Prefixes(ctx, set)
-		n.encrypted = n.encrypted || err == nil && len(had) > 0 // no such set: never encrypted
+		n.encrypted = n.encrypted || err == nil && len(had) > 0 // without the set packets were never encrypted
 	}
 }
 
-// state is what the plan follows from.
-func (n *Network) state(ctx context.Context, self Peer, peers []Peer, table *routingTable, links *tunnels) clusterState {
-	if n.began.IsZero() {
-		n.begin(ctx, table)
+// state returns the input of the plan.
+func (n *Network) state(ctx context.Context, self plan.Peer, peers []plan.Peer, table *routingTable, links *tunnels) plan.State {
+	if n.startedAt.IsZero() {
+		n.readInherited(ctx, table)
 	}
 	now := n.now()
-	all, departed := n.notice(now, peers)
-	c := clusterState{
-		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
-		clusterCIDRs: n.ClusterCIDRs, way: n.Way, key: links.wg.public(),
+	all, departed := n.Notice(now, peers)
+	c := plan.State{
+		Self: self, Peers: all, Departed: departed, Networks: table.onLink, Gateways: table.gateways,
+		ClusterCIDRs: n.ClusterCIDRs, Masquerade: n.Masquerade, NonMasqueradeCIDRs: n.NonMasqueradeCIDRs,
+		OwnPods: table.pods, Foreign: table.foreign, Way: n.Way, Key: links.wg.Public(),
 	}
-	c.allowedIPs = links.wg.stands()
-	since := now.Sub(n.began)
+	c.AllowedIPs = links.wg.AllowedIPs()
+	since := now.Sub(n.startedAt)
 	if since < transition {
-		c.retained = table.ways()
+		c.Retained = table.ways()
 	}
-	c.egress = n.Egress != nil
-	c.announced = n.readReceived(table.onLink, self.Addrs, since)
-	// Others send by VXLAN for longer only if what they change to is WireGuard or BGP.
-	c.receive = links.vxlan.link != 0 && (since < transition || (n.Way == WayWireGuard || n.Way == WayBGP) && since < 2*transition)
-	c.decrypt = links.wg.link != 0 && since < 2*transition
-	c.enforce = n.Way == WayWireGuard && (n.encrypted || since >= 2*transition)
+	c.Egress = n.Egress != nil
+	c.Announced = n.readReceived(table.onLink, self.Addrs, since)
+	// Others send by VXLAN for longer only if the new way is WireGuard or BGP.
+	c.Receive = links.vxlan.Link != 0 && (since < transition || (n.Way == plan.WayWireGuard || n.Way == plan.WayBGP) && since < 2*transition)
+	c.Decrypt = links.wg.Link != 0 && since < 2*transition
+	c.Enforce = n.Way == plan.WayWireGuard && (n.encrypted || since >= 2*transition)
 	if n.APIServers != nil {
-		c.apiServers = n.APIServers()
+		c.APIServers = n.APIServers()
 	}
 	if n.ServiceCIDRs != nil {
-		c.serviceCIDRs = n.ServiceCIDRs()
+		c.ServiceCIDRs = n.ServiceCIDRs()
 	}
 	return c
 }
 
-// publish has the key in the Node object, or none there when WireGuard is not used any more.
-func (n *Network) publish(ctx context.Context, self Peer, p *plan, public Key) error {
-	if n.PublishKey == nil || p.wg != nil && n.Way != WayWireGuard || self.Key == public {
+// publish writes the key to the Node object, or removes it when WireGuard is not used any more.
+func (n *Network) publish(ctx context.Context, self plan.Peer, p *plan.Plan, public plan.Key) error {
+	if n.PublishKey == nil || p.WireGuard != nil && n.Way != plan.WayWireGuard || self.Key == public {
 		return nil
 	}
-	if p.wg == nil {
-		public = Key{}
-	} else if public == (Key{}) {
+	if p.WireGuard == nil {
+		public = plan.Key{}
+	} else if public == (plan.Key{}) {
 		return nil // the device could not be made
 	}
 	if self.Key == public {
 		return nil
 	}
-	if err := n.PublishKey(ctx, public); err != nil && public != (Key{}) {
+	if err := n.PublishKey(ctx, public); err != nil && public != (plan.Key{}) {
 		return fmt.Errorf("publish the WireGuard key: %w [deploy/components/wireguard has the right to]", err)
 	} else if err != nil {
 		n.Log.Debug("the annotation with the WireGuard key stays: nobody uses it", "err", err)
@@ -87,34 +91,34 @@ func (n *Network) publish(ctx context.Context, self Peer, p *plan, public Key) e
 	return nil
 }
 
-// tunnels are the links that make tunnels.
+// tunnels are the devices of the tunnels between nodes.
 type tunnels struct {
-	vxlan vxlanSync
-	wg    wgSync
+	vxlan tunnel.VXLAN
+	wg    tunnel.WireGuard
 }
 
-// readTunnels reads what is there.
+// readTunnels reads the devices.
 func (n *Network) readTunnels(ctx context.Context, handle netlinksafe.Handle) (*tunnels, error) {
-	t := &tunnels{vxlan: vxlanSync{handle: handle, name: vxlanLink}, wg: wgSync{handle: handle, private: n.private}}
-	link, err := findVXLAN(handle, vxlanLink)
-	if err != nil && (n.Way == WayVXLAN || n.Way == WayAuto) {
-		return nil, fmt.Errorf("make the VXLAN device %s: %w", vxlanLink, err)
+	t := &tunnels{vxlan: tunnel.NewVXLAN(handle, tunnel.VXLANLink), wg: tunnel.NewWireGuard(handle, n.private)}
+	link, err := tunnel.FindVXLAN(handle, tunnel.VXLANLink)
+	if err != nil && (n.Way == plan.WayVXLAN || n.Way == plan.WayAuto) {
+		return nil, fmt.Errorf("make the VXLAN device %s: %w", tunnel.VXLANLink, err)
 	}
 	if link != nil {
-		t.vxlan.link = link.Index
+		t.vxlan.Link = link.Index
 	}
-	if err := t.wg.read(ctx); err != nil && n.Way == WayWireGuard {
+	if err := t.wg.Read(ctx); err != nil && n.Way == plan.WayWireGuard {
 		t.close()
-		return nil, fmt.Errorf("make the WireGuard device %s: %w", wgLink, err)
+		return nil, fmt.Errorf("make the WireGuard device %s: %w", tunnel.WireGuardLink, err)
 	}
 	return t, nil
 }
 
-func (t *tunnels) close() { t.wg.close() }
+func (t *tunnels) close() { t.wg.Close() }
 
-// ways are which way the links are of.
-func (t *tunnels) ways() map[int]Way {
-	all := map[int]Way{}
+// ways returns the way of each link.
+func (t *tunnels) ways() map[int]plan.Way {
+	all := map[int]plan.Way{}
 	for way, link := range t.indices() {
 		if link != 0 {
 			all[link] = way
@@ -123,24 +127,24 @@ func (t *tunnels) ways() map[int]Way {
 	return all
 }
 
-// indices are the links; 0: there is none.
-func (t *tunnels) indices() map[Way]int {
-	return map[Way]int{WayVXLAN: t.vxlan.link, WayWireGuard: t.wg.link}
+// indices returns the links. 0: the tunnel has no device.
+func (t *tunnels) indices() map[plan.Way]int {
+	return map[plan.Way]int{plan.WayVXLAN: t.vxlan.Link, plan.WayWireGuard: t.wg.Link}
 }
 
-// bring makes what is missing. checked: the rules are there that say who may send through a tunnel; without them none is
-// made.
-func (t *tunnels) bring(ctx context.Context, p *plan, checked bool) (failed error) {
-	if p.tunnel != nil && (checked || t.vxlan.link != 0) {
-		failed = t.vxlan.bring(p.tunnel)
+// bring makes the missing devices and entries. checked says that the rules about senders through a tunnel are loaded.
+// Without them bring makes no VXLAN device.
+func (t *tunnels) bring(ctx context.Context, p *plan.Plan, checked bool) (failed error) {
+	if p.Tunnel != nil && (checked || t.vxlan.Link != 0) {
+		failed = t.vxlan.Bring(p.Tunnel)
 	}
-	if p.wg != nil {
-		failed = errors.Join(failed, t.wg.bring(ctx, p.wg))
+	if p.WireGuard != nil {
+		failed = errors.Join(failed, t.wg.Bring(ctx, p.WireGuard))
 	}
 	return failed
 }
 
-// tidy removes what is too much.
-func (t *tunnels) tidy(ctx context.Context, p *plan) error {
-	return errors.Join(t.vxlan.tidy(p.tunnel), t.wg.tidy(ctx, p.wg))
+// tidy removes stale entries and unwanted devices.
+func (t *tunnels) tidy(ctx context.Context, p *plan.Plan) error {
+	return errors.Join(t.vxlan.Tidy(p.Tunnel), t.wg.Tidy(ctx, p.WireGuard))
 }

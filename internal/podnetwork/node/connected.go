@@ -14,9 +14,9 @@ import (
 	fwnetlink "github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// watchNetworks calls changed whenever the kernel has added a route to a network that a link is in, until ctx ends: a link that
-// is up again has lost all other routes over it, those to other nodes' pods too. What it misses, the next look finds. The
-// socket is of the network namespace of the calling thread. What is returned waits for the end.
+// watchNetworks calls changed when the kernel adds a route to a network of a link, until ctx ends. A link that comes up
+// again has lost all other routes, including the routes to other nodes' pods. The next resync finds missed changes. The
+// socket belongs to the network namespace of the calling thread. wait returns when the watch has ended.
 func watchNetworks(ctx context.Context, changed func()) (wait func(), err error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE})
 	if err != nil {
@@ -30,7 +30,7 @@ func watchNetworks(ctx context.Context, changed func()) (wait func(), err error)
 		for ctx.Err() == nil {
 			messages, err := conn.Receive()
 			switch {
-			case errors.Is(err, unix.ENOBUFS): // there were too many: one may have been such
+			case errors.Is(err, unix.ENOBUFS): // messages were lost, maybe one about a network
 				changed()
 			case err != nil:
 				return
@@ -45,8 +45,8 @@ func watchNetworks(ctx context.Context, changed func()) (wait func(), err error)
 	return reading.Wait, nil
 }
 
-// ofNetwork reports whether a message (rtnetlink(7)) is about a route to a network that a link is in, as the kernel adds it
-// with an address or when the link comes up. Each link has one to fe80::/64, pods' too: those do not count.
+// ofNetwork reports whether a message (rtnetlink(7)) is about a route to the network of a link. The kernel adds this
+// route with an address, or when the link comes up. The route to fe80::/64, which every link has, does not count.
 func ofNetwork(message []byte) bool {
 	if len(message) < unix.SizeofRtMsg {
 		return false

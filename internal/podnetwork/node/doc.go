@@ -1,9 +1,6 @@
-// Package node makes one machine carry pods: it installs the CNI plugin and its
-// configuration, lets the kernel forward, keeps a route to the pods of every
-// other node, keeps pods from sending from addresses that are not theirs, and
-// masquerades what they send out of the cluster. It hides the
-// routing table, the VXLAN device, sysctls, the nft table inet fairway-pods and the
-// CNI directories behind Sync and Cleanup.
+// Package node makes one machine carry pods. It installs the CNI plugin and its configuration, lets the kernel forward,
+// and keeps a route to the pods of every other node. It keeps pods from sending with false source addresses, and
+// masquerades their packets to the world.
 //
 //	node a 192.0.2.1                          node b 192.0.2.2
 //	pods 10.244.1.0/24                        pods 10.244.2.0/24
@@ -11,12 +8,14 @@
 //	          \                                   /
 //	           `- to the world, from 192.0.2.1 --'
 //
-// A router in between would not know the pods' addresses. Nodes behind one are reached through a
-// VXLAN device of the kernel's (WayVXLAN, WayAuto), or reported and left out (WayRoutes).
+// Package plan decides, and this package reads the state and writes the plan: routes, sysctls, the nft tables inet
+// fairway-pods and inet fairway-egress, and files. Package tunnel makes the devices through which nodes behind a router
+// are reached. Package obstacles finds firewalls in the way.
 //
-// Promises: Sync may be called at any time with the whole wanted state, changes
-// only what differs from what the kernel and the disk hold, and touches only
-// what is ours: routes of protocol 70, our own nft table, our own files. One bad
-// peer is reported once and disturbs no other. The CNI configuration is
-// written last: kubelet reports the node Ready only when pods can work.
+// Promises:
+//
+//   - Sync takes the whole wanted state at any time. It writes only the differences from the kernel and the disk.
+//   - It changes only its own routes (protocol 70), nft tables, links and files.
+//   - A bad peer is reported once, and disturbs no other peer.
+//   - The CNI configuration comes last: kubelet reports the node Ready only when pods can work.
 package node

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // serveFar makes a server in the first subnet, with an echo, to which pods leave by node 1.
@@ -46,7 +48,7 @@ func (c *cluster) leaveAndStay(of ...*machine) (everybody func(when string)) {
 }
 
 // changeAll changes one node after the other to another way; carry is what routers hear then. everybody talks after each step.
-func (c *cluster) changeAll(way Way, clock func() time.Time, carry func(), everybody func(string), pass func(time.Duration)) {
+func (c *cluster) changeAll(way plan.Way, clock func() time.Time, carry func(), everybody func(string), pass func(time.Duration)) {
 	c.t.Helper()
 	all := func(when string) {
 		c.t.Helper()
@@ -76,10 +78,10 @@ func TestEgressChangesLive(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		from int // the pod's node
-		ways []Way
+		ways []plan.Way
 	}{
-		{"a neighbour", 1, []Way{WayRoutes, WayVXLAN, WayAuto, WayBGP, WayRoutes}},
-		{"another subnet", 2, []Way{WayVXLAN, WayBGP, WayAuto, WayBGP, WayVXLAN}},
+		{"a neighbour", 1, []plan.Way{plan.WayRoutes, plan.WayVXLAN, plan.WayAuto, plan.WayBGP, plan.WayRoutes}},
+		{"another subnet", 2, []plan.Way{plan.WayVXLAN, plan.WayBGP, plan.WayAuto, plan.WayBGP, plan.WayVXLAN}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCarried(t, test.ways[0])

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,13 +10,14 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // egressPods is an Egress that the test changes.
-type egressPods map[netip.Addr]EgressPod
+type egressPods map[netip.Addr]plan.EgressPod
 
-func (e egressPods) Dirty() <-chan struct{}                           { return nil }
-func (e egressPods) Pods() (all map[netip.Addr]EgressPod, known bool) { return e, e != nil }
+func (e egressPods) Dirty() <-chan struct{}                                { return nil }
+func (e egressPods) Pods() (all map[netip.Addr]plan.EgressPod, known bool) { return e, e != nil }
 
 var egress4, egress6 = netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("2001:db8::200")
 
@@ -35,7 +35,7 @@ func (c *cluster) leaveBy(gateway *machine, pods map[*pod]*machine) {
 	all := egressPods{}
 	for p, m := range pods {
 		for _, a := range p.addrs {
-			e := EgressPod{Node: m.peer.Name, Addr: egressOf(a)}
+			e := plan.EgressPod{Node: m.peer.Name, Addr: egressOf(a)}
 			if gateway != nil {
 				e.Gateway = gateway.peer.Name
 			}
@@ -149,7 +149,7 @@ func refused(server netip.Addr) error {
 // TestEgressThroughTunnel: a pod behind a router leaves by a node in another subnet, through the tunnel, and
 // by no other way of reaching pods does it.
 func TestEgressThroughTunnel(t *testing.T) {
-	c := newRouted(t, WayAuto, anyFamily, dual)
+	c := newRouted(t, plan.WayAuto, anyFamily, dual)
 	c.outside = newNamespace(t)
 	c.plug(c.outside, "br0", "out", "192.0.2.99/24", "2001:db8:0::99/64")
 	c.outside.serve()
@@ -166,20 +166,12 @@ func TestEgressThroughTunnel(t *testing.T) {
 		return strings.Contains(far.run("nft list chain inet fairway-egress prerouting"), "packets 1 ")
 	})
 
-	far.config.Way, far.config.Egress = WayWireGuard, nil
-	plan := &plan{podCIDRs: []netip.Prefix{prefixes("10.244.3.0/24")[0]}, pods: prefixes("10.244.1.0/24", "10.244.3.0/24"), routes: map[netip.Prefix]route{
-		prefixes("10.244.1.0/24")[0]: {dst: prefixes("10.244.1.0/24")[0], via: addresses("10.244.1.0")[0], by: WayWireGuard},
-	}}
-	e := plan.planEgress(clusterState{self: far.peer, peers: c.peers()}, map[netip.Addr]EgressPod{p.addrs[0]: {Node: far.peer.Name, Addr: egress4, Gateway: near.peer.Name}})
-	if len(e.unroutable) != 1 || len(plan.problems) != 1 {
-		t.Errorf("by WireGuard: %+v, %v", e, plan.problems)
-	}
 }
 
 // TestEgressByRouters: where routers carry pods' packets, a pod leaves by a node in another subnet too, through a tunnel that
 // carries nothing else.
 func TestEgressByRouters(t *testing.T) {
-	c := newCarried(t, WayBGP)
+	c := newCarried(t, plan.WayBGP)
 	c.outside = newNamespace(t)
 	c.plug(c.outside, "br0", "out", "192.0.2.99/24", "2001:db8:0::99/64")
 	c.outside.serve()
@@ -227,30 +219,16 @@ func TestEgressByRouters(t *testing.T) {
 	}
 }
 
-// TestEgressOfOthers: a node that says that another's pod is its own changes nothing for it.
-func TestEgressOfOthers(t *testing.T) {
-	self := Peer{Name: "a", PodCIDRs: prefixes("10.244.1.0/24")}
-	p := &plan{podCIDRs: self.PodCIDRs, pods: prefixes("10.244.1.0/24", "10.244.2.0/24"), routes: map[netip.Prefix]route{}}
-	e := p.planEgress(clusterState{self: self, peers: []Peer{self, {Name: "b", PodCIDRs: prefixes("10.244.2.0/24", "10.9.0.0/24")}}}, map[netip.Addr]EgressPod{
-		netip.MustParseAddr("10.244.1.7"): {Node: "b", Addr: egress4, Gateway: "a"}, // a's
-		netip.MustParseAddr("10.9.0.7"):   {Node: "b", Addr: egress4, Gateway: "a"}, // its podCIDR is not accepted
-		netip.MustParseAddr("10.244.2.7"): {Node: "b", Addr: egress4, Gateway: "a"},
-	})
-	if got := slices.Collect(maps.Keys(e.here)); len(got) != 1 || got[0].String() != "10.244.2.7" || len(e.unroutable) != 0 {
-		t.Errorf("here: %v, nobody: %v", got, e.unroutable)
-	}
-}
-
 // TestEgressTables: ways keep their tables, and more ways than tables are left out.
 func TestEgressTables(t *testing.T) {
-	way := func(i int) egressRoute {
-		return egressRoute{is4: true, by: WayRoutes, via: netip.AddrFrom4([4]byte{10, 0, byte(i), 1}), link: 2}
+	way := func(i int) plan.EgressRoute {
+		return plan.EgressRoute{Is4: true, By: plan.WayRoutes, Via: netip.AddrFrom4([4]byte{10, 0, byte(i), 1}), Link: 2}
 	}
-	wanted := map[egressRoute]bool{}
+	wanted := map[plan.EgressRoute]bool{}
 	for i := range numbers.RouteTablesEgress + 3 {
 		wanted[way(i)] = true
 	}
-	slots, without := assign(wanted, map[int]egressRoute{3: way(9), 4: way(9), 5: way(99)})
+	slots, without := assign(wanted, map[int]plan.EgressRoute{3: way(9), 4: way(9), 5: way(99)})
 	if slots[way(9)] != 3 || without != 5 || len(slots) != numbers.RouteTablesEgress-2 {
 		t.Errorf("way 9 has %d, %d have none, %d have one", slots[way(9)], without, len(slots))
 	}
@@ -261,31 +239,5 @@ func TestEgressTables(t *testing.T) {
 			t.Errorf("mark %#x of table %d", m, slot)
 		}
 		marks[m] = true
-	}
-}
-
-// TestGatewayOfAnotherFamily: by WireGuard a node with podCIDRs of IPv6 only is no gateway for those that have both, and the event says
-// why; one with both is.
-func TestGatewayOfAnotherFamily(t *testing.T) {
-	pod := netip.MustParseAddr("fd00:10:244:1::7")
-	for _, test := range []struct{ cidrs, want string }{
-		{"fd00:10:244:2::/64", "it has no podCIDR of IPv4, between which the tunnel inside of WireGuard leads"},
-		{"10.244.2.0/24 fd00:10:244:2::/64", ""},
-	} {
-		c := testState()
-		c.way, c.key, c.departed = WayWireGuard, Key{1}, nil
-		c.self = Peer{Name: "self", Created: born(1), Addrs: addresses("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.244.1.0/24", "fd00:10:244:1::/64")}
-		gateway := Peer{Name: "gateway", Created: born(2), Addrs: addresses("192.0.2.2", "2001:db8::2"), PodCIDRs: prefixes(strings.Fields(test.cidrs)...), Key: Key{2}}
-		c.peers = []Peer{c.self, gateway}
-		p := makePlan(c)
-		e := p.planEgress(c, map[netip.Addr]EgressPod{pod: {Node: "self", Addr: egress6, Gateway: "gateway"}})
-		got := ""
-		for _, problem := range p.problems {
-			got += problem.reason + " " + problem.node + " " + problem.message
-		}
-		refused := slices.Equal(e.unroutable, []netip.Addr{pod})
-		if refused != (test.want != "") || !strings.Contains(got, test.want) || (got == "") != (test.want == "") || test.want != "" && !strings.HasPrefix(got, reasonGateway+" gateway ") {
-			t.Errorf("%s: refused %t, problems %q", test.cidrs, refused, got)
-		}
 	}
 }

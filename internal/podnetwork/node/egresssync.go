@@ -16,6 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 //go:embed egress.nft
@@ -23,24 +25,24 @@ var egressRules string
 
 const egressComment = "egress.nft" // of each rule
 
-// egressProgram is the table's. within: packets go inside of WireGuard too.
+// egressProgram returns the program of the table. within adds the chains for packets inside of WireGuard.
 func egressProgram(within bool) *nft.Ruleset {
 	return &nft.Ruleset{Source: egressRules, Data: map[string]any{
-		"Within": within, "Egress": egressLink, "WireGuard": wgLink, "Port": numbers.PortVXLAN, "SourceCheck": numbers.HookSourceCheck, "Raw": numbers.HookRaw, "Answer": markAnswer,
+		"Within": within, "Egress": tunnel.EgressLink, "WireGuard": tunnel.WireGuardLink, "Port": numbers.PortVXLAN, "SourceCheck": numbers.HookSourceCheck, "Raw": numbers.HookRaw, "Answer": markAnswer,
 		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNIEgress<<8),
 		"Mark":    numbers.HookEgressMark, "Priority": numbers.HookEgress, "Unmark": numbers.HookEgressUnmark, "Mask": numbers.MaskEgress, "Here": markHere, "Nobody": markNobody,
-		"VXLAN": vxlanLink, "Pods": podsTable, "Comment": egressComment,
+		"VXLAN": tunnel.VXLANLink, "Pods": podsTable, "Comment": egressComment,
 	}}
 }
 
-// egressKernel is the table, the ip rules and the routes for pods with egress addresses.
+// egressKernel writes the table, the ip rules and the routes for pods with egress addresses.
 type egressKernel struct {
 	table *nft.Table
 	watch *nft.Watch
-	// synced is what the kernel held after the last sync; nil: not known.
+	// synced is the state of the kernel after the last sync; nil: not known.
 	synced elements
 	inside []netip.Prefix
-	within bool // what the program was made for
+	within bool // the argument of egressProgram
 }
 
 func newEgressKernel() *egressKernel {
@@ -48,55 +50,55 @@ func newEgressKernel() *egressKernel {
 	return &egressKernel{table: t, watch: t.Watch()}
 }
 
-// forget makes the next sync read what the kernel holds.
+// forget makes the next sync read the kernel.
 func (k *egressKernel) forget() {
 	k.synced = nil
 	k.watch.Reset()
 	k.table.Close()
 }
 
-// sync makes the kernel hold the plan: ways before the packets that go by them, and those gone before
-// the ways. The rules say who may send through the tunnel inside of WireGuard, so they come before it.
-func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *plan) (failed error) {
-	s := vxlanSync{handle: handle, name: egressLink}
-	if w := p.egress.within; w != nil {
-		if link, err := findVXLAN(handle, egressLink); link == nil && err == nil {
+// sync makes the kernel hold the plan. Ways come before their packets, and go after them. The rules about senders
+// through the tunnel inside of WireGuard come before the tunnel.
+func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *plan.Plan) (failed error) {
+	s := tunnel.NewVXLAN(handle, tunnel.EgressLink)
+	if w := p.Egress.Within; w != nil {
+		if link, err := tunnel.FindVXLAN(handle, tunnel.EgressLink); link == nil && err == nil {
 			if err := k.syncWays(ctx, handle, p); err != nil {
 				return err
 			}
 		}
-		failed = s.bring(w.tunnel)
+		failed = s.Bring(w.Tunnel)
 	}
-	p.egress.bind(wayWithin, s.link)
-	failed = errors.Join(failed, syncAnswers(handle, p.egress.within, s.link))
+	p.Egress.Bind(plan.WayWithin, s.Link)
+	failed = errors.Join(failed, syncAnswers(handle, p.Egress.Within, s.Link))
 	if err := k.syncWays(ctx, handle, p); err != nil {
 		return errors.Join(failed, err)
 	}
-	return errors.Join(failed, s.tidy(p.egress.within.wanted()))
+	return errors.Join(failed, s.Tidy(p.Egress.Within.Wanted()))
 }
 
-// syncWays is the part of sync that is about tables of routes and rules. A way without a link is none.
-func (k *egressKernel) syncWays(ctx context.Context, handle netlinksafe.Handle, p *plan) error {
-	wanted := map[egressRoute]bool{}
-	for _, r := range p.egress.via {
-		if r.link != 0 {
+// syncWays writes the routing tables, the ip rules and the nft table. A way without a link does not count.
+func (k *egressKernel) syncWays(ctx context.Context, handle netlinksafe.Handle, p *plan.Plan) error {
+	wanted := map[plan.EgressRoute]bool{}
+	for _, r := range p.Egress.Via {
+		if r.Link != 0 {
 			wanted[r] = true
 		}
 	}
-	slots := map[egressRoute]int{}
+	slots := map[plan.EgressRoute]int{}
 	for _, is4 := range []bool{true, false} {
 		have, err := readWays(handle, is4)
 		if err != nil {
 			return err
 		}
-		ofFamily := map[egressRoute]bool{}
+		ofFamily := map[plan.EgressRoute]bool{}
 		for r := range wanted {
-			if r.is4 == is4 {
+			if r.Is4 == is4 {
 				ofFamily[r] = true
 			}
 		}
 		assigned, without := assign(ofFamily, have)
-		p.limit(without)
+		p.Problems = append(p.Problems, withoutTable(without)...)
 		for r, slot := range assigned {
 			if err := addWay(handle, slot, r, have[slot] == r); err != nil {
 				return err
@@ -104,32 +106,32 @@ func (k *egressKernel) syncWays(ctx context.Context, handle netlinksafe.Handle, 
 			slots[r] = slot
 		}
 	}
-	if err := k.syncTable(ctx, p.egress.elements(slots), p.inside, p.egress.within != nil); err != nil {
+	if err := k.syncTable(ctx, egressElements(p.Egress, slots), p.EgressInside(), p.Egress.Within != nil); err != nil {
 		k.forget()
 		return fmt.Errorf("load the rules of egress addresses: %w", err)
 	}
 	return tidyWays(handle, slots)
 }
 
-// remove removes all of it.
+// remove removes all of these.
 func (k *egressKernel) remove(ctx context.Context, handle netlinksafe.Handle) error {
 	k.forget()
-	return errors.Join(syncAnswers(handle, nil, 0), removeVXLAN(handle, egressLink), k.table.Delete(ctx), tidyWays(handle, nil))
+	return errors.Join(syncAnswers(handle, nil, 0), tunnel.RemoveVXLAN(handle, tunnel.EgressLink), k.table.Delete(ctx), tidyWays(handle, nil))
 }
 
-// planEgress decides about pods with egress addresses, once they are known.
-func (n *Network) planEgress(p *plan, c clusterState) {
+// planEgress adds the pods with egress addresses to the plan, once they are known.
+func (n *Network) planEgress(p *plan.Plan, c plan.State) {
 	if n.Egress == nil {
 		return
 	}
 	if pods, known := n.Egress.Pods(); known {
-		p.egress = p.planEgress(c, pods)
+		p.Egress = p.AddEgress(c, pods)
 	}
 }
 
-// keepBehind leaves those sets as they are that follow from pods which are not known yet.
-func (n *Network) keepBehind(ctx context.Context, p *plan, want map[string][]netip.Prefix) error {
-	if n.Egress == nil || p.egress != nil {
+// keepBehind keeps the elements of the sets vxlan-behind while the pods with egress addresses are not known.
+func (n *Network) keepBehind(ctx context.Context, p *plan.Plan, want map[string][]netip.Prefix) error {
+	if n.Egress == nil || p.Egress != nil {
 		return nil
 	}
 	if ours, err := n.rules.loaded(ctx); err != nil || !ours {
@@ -145,11 +147,10 @@ func (n *Network) keepBehind(ctx context.Context, p *plan, want map[string][]net
 	return nil
 }
 
-// syncEgress is the part of Sync for pods with egress addresses, before the pods' rules: those let answers pass
-// that the rules here look at.
-func (n *Network) syncEgress(ctx context.Context, handle netlinksafe.Handle, p *plan) error {
+// syncEgress writes the part of the plan for pods with egress addresses, or removes it.
+func (n *Network) syncEgress(ctx context.Context, handle netlinksafe.Handle, p *plan.Plan) error {
 	switch {
-	case p.egress != nil:
+	case p.Egress != nil:
 		n.egressRemoved = false
 		return n.egress.sync(ctx, handle, p)
 	case n.Egress != nil || n.egressRemoved:
@@ -160,10 +161,10 @@ func (n *Network) syncEgress(ctx context.Context, handle netlinksafe.Handle, p *
 	return err
 }
 
-// elements are those of the maps.
-func (e *egressPlan) elements(slots map[egressRoute]int) elements {
+// egressElements returns the elements of the sets and maps.
+func egressElements(e *plan.Egress, slots map[plan.EgressRoute]int) elements {
 	all := elements{"marks4": {}, "marks6": {}, "sources4": {}, "sources6": {}}
-	e.within.addTo(all)
+	addWithin(e.Within, all)
 	set := func(pod netip.Addr, mark uint32, source netip.Addr) {
 		marks, sources := all["marks6"], all["sources6"]
 		if pod.Is4() {
@@ -175,13 +176,13 @@ func (e *egressPlan) elements(slots map[egressRoute]int) elements {
 			sources[key] = string(source.AsSlice())
 		}
 	}
-	for _, pod := range e.unroutable {
+	for _, pod := range e.Unroutable {
 		set(pod, markNobody, netip.Addr{})
 	}
-	for pod, addr := range e.here {
+	for pod, addr := range e.Here {
 		set(pod, markHere, addr)
 	}
-	for pod, r := range e.via {
+	for pod, r := range e.Via {
 		if slot, ok := slots[r]; ok {
 			set(pod, gatewayMark(slot), pod)
 		} else {
@@ -191,7 +192,7 @@ func (e *egressPlan) elements(slots map[egressRoute]int) elements {
 	return all
 }
 
-// syncTable makes the table what is wanted: it is away while there are no such pods.
+// syncTable makes the table hold want. Without pods with egress addresses there is no table.
 func (k *egressKernel) syncTable(ctx context.Context, want elements, inside []netip.Prefix, within bool) error {
 	if len(want["marks4"])+len(want["marks6"]) == 0 {
 		k.forget()
@@ -212,7 +213,7 @@ func (k *egressKernel) syncTable(ctx context.Context, want elements, inside []ne
 	return err
 }
 
-// fill writes what differs of the elements: sources first, then what is marked to get them.
+// fill writes the elements that differ: first the source addresses, then the marks of the packets that get them.
 func (k *egressKernel) fill(ctx context.Context, want elements, inside []netip.Prefix) error {
 	var ws []nft.Write
 	for _, set := range []string{"inside4", "inside6"} {
@@ -237,33 +238,33 @@ func familyOf(is4 bool) int {
 	return unix.AF_INET6
 }
 
-// readWays reads the tables of routes to gateways.
-func readWays(handle netlinksafe.Handle, is4 bool) (map[int]egressRoute, error) {
+// readWays reads the routing tables of gateways, by slot.
+func readWays(handle netlinksafe.Handle, is4 bool) (map[int]plan.EgressRoute, error) {
 	routes, err := handle.RouteListFiltered(familyOf(is4), &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: cni.RouteProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
 		return nil, fmt.Errorf("list routes to egress gateways: %w", err)
 	}
-	have := map[int]egressRoute{}
+	have := map[int]plan.EgressRoute{}
 	for _, r := range routes {
 		slot := r.Table - numbers.RouteTableEgress
 		if slot < 0 || slot >= numbers.RouteTablesEgress {
 			continue
 		}
 		via, _ := netip.AddrFromSlice(r.Gw)
-		by := WayRoutes
+		by := plan.WayRoutes
 		if r.Flags&int(netlink.FLAG_ONLINK) != 0 {
-			by = WayVXLAN
+			by = plan.WayVXLAN
 		}
 		if _, ok := have[slot]; via.IsValid() || !ok {
-			have[slot] = egressRoute{is4, by, via.Unmap(), r.LinkIndex}
+			have[slot] = plan.EgressRoute{Is4: is4, By: by, Via: via.Unmap(), Link: r.LinkIndex}
 		}
 	}
 	return have, nil
 }
 
-// addWay adds the routes of a table, and the ip rule that leads marked packets there. Without the route's link
-// they are refused: by the main table they would leave with the pod's own address.
-func addWay(handle netlinksafe.Handle, slot int, r egressRoute, there bool) error {
+// addWay adds the routes of a table, and the ip rule that leads marked packets to the table. If the route's link
+// disappears, the second route refuses the packets. By the main table they would leave with the pod's own address.
+func addWay(handle netlinksafe.Handle, slot int, r plan.EgressRoute, there bool) error {
 	if !there {
 		for _, route := range wayRoutes(slot, r) {
 			if err := handle.RouteReplace(route); err != nil {
@@ -271,25 +272,25 @@ func addWay(handle netlinksafe.Handle, slot int, r egressRoute, there bool) erro
 			}
 		}
 	}
-	if err := handle.RuleAdd(markRule(gatewayMark(slot), numbers.RouteTableEgress+slot, r.is4)); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := handle.RuleAdd(markRule(gatewayMark(slot), numbers.RouteTableEgress+slot, r.Is4)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add the ip rule to an egress gateway: %w [needs a kernel with policy routing]", err)
 	}
 	return nil
 }
 
-func wayRoutes(slot int, r egressRoute) []*netlink.Route {
+func wayRoutes(slot int, r plan.EgressRoute) []*netlink.Route {
 	all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	if r.is4 {
+	if r.Is4 {
 		all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
-	way := kernelRoute(route{dst: all, via: r.via, link: r.link, by: r.by})
-	refuse := kernelRoute(route{dst: all})
+	way := kernelRoute(plan.Route{Dst: all, Via: r.Via, Link: r.Link, By: r.By})
+	refuse := kernelRoute(plan.Route{Dst: all})
 	way.Table, refuse.Table = numbers.RouteTableEgress+slot, numbers.RouteTableEgress+slot
 	refuse.Priority = 1 << 30
 	return []*netlink.Route{refuse, way}
 }
 
-// markRule leads packets with a mark to a table.
+// markRule returns the ip rule that leads packets with a mark to a table.
 func markRule(mark uint32, table int, is4 bool) *netlink.Rule {
 	mask := ^uint32(0)
 	r := netlink.NewRule()
@@ -299,13 +300,13 @@ func markRule(mark uint32, table int, is4 bool) *netlink.Rule {
 	return r
 }
 
-// tidyWays removes the rules and routes of all tables but these.
-func tidyWays(handle netlinksafe.Handle, slots map[egressRoute]int) error {
+// tidyWays removes the ip rules and routes of all tables except those of slots.
+func tidyWays(handle netlinksafe.Handle, slots map[plan.EgressRoute]int) error {
 	var failed error
 	for _, is4 := range []bool{true, false} {
 		used := map[int]bool{}
 		for r, slot := range slots {
-			used[numbers.RouteTableEgress+slot] = used[numbers.RouteTableEgress+slot] || r.is4 == is4
+			used[numbers.RouteTableEgress+slot] = used[numbers.RouteTableEgress+slot] || r.Is4 == is4
 		}
 		rules, err := handle.RuleListFiltered(familyOf(is4), &netlink.Rule{Priority: numbers.RulePriorityEgress}, netlink.RT_FILTER_PRIORITY)
 		if err != nil {

@@ -6,10 +6,10 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
-// elements are those of sets and maps without intervals: the value for each key, by the set's name.
+// elements are the values by key, by set. The sets have no intervals.
 type elements map[string]map[string]string
 
-// differing are the writes that make the sets hold e, one set after the other.
+// differing returns the writes that make the sets hold e, in the order of the sets.
 func (e elements) differing(ctx context.Context, table *nft.Table, sets ...string) (ws []nft.Write, err error) {
 	for _, set := range sets {
 		have := map[string]string{}

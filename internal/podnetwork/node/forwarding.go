@@ -17,11 +17,10 @@ const (
 	forward6 = "ipv6/conf/all/forwarding"
 )
 
-// enableForwarding makes the machine a router for the families of its pods.
+// enableForwarding makes the machine a router for the address families of its pods.
 //
-// Reverse path filtering is left as the administrator has it. Both strict and
-// loose let our packets pass, because a pod's packets and the answers take the
-// same link: the peer's, or the pod's own.
+// Reverse path filtering stays as the administrator has set it. Both strict and loose let the packets pass, because a
+// pod's packets and the answers take the same link: the peer's, or the pod's own.
 func enableForwarding(own []netip.Prefix, table *routingTable) error {
 	var failed error
 	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
@@ -31,8 +30,8 @@ func enableForwarding(own []netip.Prefix, table *routingTable) error {
 		return failed
 	}
 	if value, err := readSysctl(forward6); err == nil && value != "1" {
-		// A router ignores router advertisements unless configured otherwise
-		// (accept_ra 2), and the node would lose its default route.
+		// A router ignores router advertisements unless accept_ra is 2. Without it the node would lose its default
+		// route.
 		for index := range table.learnedRA {
 			failed = errors.Join(failed, keepAdvertisements(index))
 		}
@@ -47,12 +46,12 @@ func keepAdvertisements(index int) error {
 	}
 	name := "ipv6/conf/" + link.Name + "/accept_ra"
 	if value, err := readSysctl(name); err != nil || value != "1" {
-		return err // 0: a program listens to them, not the kernel
+		return err // 0: a program listens to the advertisements, not the kernel
 	}
 	return setSysctl(name, "2")
 }
 
-// setSysctl writes only what differs: writing ip_forward resets other settings.
+// setSysctl writes only differences, because a write of ip_forward resets other settings.
 func setSysctl(name, value string) error {
 	if now, err := readSysctl(name); err != nil || now == value {
 		return err
@@ -63,8 +62,8 @@ func setSysctl(name, value string) error {
 	return nil
 }
 
-// readSysctl reads with the library; sysctl.WriteFile writes, because it does so also in a
-// container that is not privileged.
+// readSysctl reads with the library. For writes there is sysctl.WriteFile, which also works in an unprivileged
+// container.
 func readSysctl(name string) (string, error) {
 	value, err := plugins.Sysctl("net/" + name)
 	if err != nil {

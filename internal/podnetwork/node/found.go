@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
 )
 
-// Found names what a Network has made on this machine and is there still, as an operator
-// would look for it: "table inet fairway-pods", "8 routes of protocol 70". Nil: nothing.
+// Found lists the remains of a Network on this machine, with names that an administrator can look for: "table inet
+// fairway-pods", "8 routes of protocol 70". Nil: there are none.
 func (n *Network) Found(ctx context.Context) ([]string, error) {
 	var parts []string
 	chains, err := n.rules.table.Chains(ctx)
@@ -26,13 +27,13 @@ func (n *Network) Found(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer netlink.Close()
-	for _, name := range []string{vxlanLink, egressLink} {
-		if link, err := findVXLAN(netlink, name); err == nil && link != nil && link.VxlanId == vnis[name] {
+	for _, name := range []string{tunnel.VXLANLink, tunnel.EgressLink} {
+		if link, err := tunnel.FindVXLAN(netlink, name); err == nil && link != nil && tunnel.IsOurs(link) {
 			parts = append(parts, "link "+name)
 		}
 	}
-	if link, err := findWireGuard(netlink); err == nil && link != nil {
-		parts = append(parts, "link "+wgLink)
+	if link, err := tunnel.FindWireGuard(netlink); err == nil && link != nil {
+		parts = append(parts, "link "+tunnel.WireGuardLink)
 	}
 	routes, err := readRoutes(netlink, nil)
 	if err != nil {

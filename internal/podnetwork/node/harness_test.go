@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -162,7 +163,7 @@ func (n *namespace) wantSource(what string, addr, want netip.Addr) {
 // A machine is a node: a namespace on the fabric with its own CNI directories.
 type machine struct {
 	*namespace
-	peer    Peer
+	peer    plan.Peer
 	config  Config
 	network *Network
 	log     *testnet.Log
@@ -207,7 +208,7 @@ func (c *cluster) newMachine(name, bridge string, addrs ...string) *machine {
 		c.t.Fatal(err)
 	}
 	dir := c.t.TempDir()
-	m := &machine{namespace: newNamespace(c.t), log: &testnet.Log{}, peer: Peer{Name: name}}
+	m := &machine{namespace: newNamespace(c.t), log: &testnet.Log{}, peer: plan.Peer{Name: name}}
 	c.plug(m.namespace, bridge, name, addrs...)
 	for _, addr := range addrs {
 		m.peer.Addrs = append(m.peer.Addrs, netip.MustParsePrefix(addr).Addr())
@@ -216,7 +217,7 @@ func (c *cluster) newMachine(name, bridge string, addrs ...string) *machine {
 		Log:       slog.New(slog.NewTextHandler(m.log, nil)),
 		CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
 		Masquerade: true, Plugin: self,
-		PublishKey: func(_ context.Context, key Key) error { m.peer.Key = key; return nil },
+		PublishKey: func(_ context.Context, key plan.Key) error { m.peer.Key = key; return nil },
 	}
 	m.restart()
 	c.t.Cleanup(func() { m.network.Close() })
@@ -233,7 +234,7 @@ func (m *machine) restart() {
 }
 
 // change replaces a node's Network by one of another way, with another clock; then everybody talks.
-func (c *cluster) change(m *machine, way Way, now func() time.Time, everybody func(when string)) {
+func (c *cluster) change(m *machine, way plan.Way, now func() time.Time, everybody func(when string)) {
 	c.t.Helper()
 	m.config.Way = way
 	m.restart()
@@ -257,8 +258,8 @@ func (c *cluster) plug(n *namespace, bridge, name string, addrs ...string) {
 	n.run("ip link set eth0 up")
 }
 
-func (c *cluster) peers() []Peer {
-	var peers []Peer
+func (c *cluster) peers() []plan.Peer {
+	var peers []plan.Peer
 	for _, m := range c.machines {
 		peers = append(peers, m.peer)
 	}
@@ -273,11 +274,11 @@ func (c *cluster) sync() {
 	}
 }
 
-func (m *machine) sync(peers []Peer) error {
+func (m *machine) sync(peers []plan.Peer) error {
 	return m.do(func() error { return m.network.Sync(context.Background(), m.peer, peers) })
 }
 
-func (m *machine) mustSync(peers []Peer) {
+func (m *machine) mustSync(peers []plan.Peer) {
 	m.t.Helper()
 	if err := m.sync(peers); err != nil {
 		m.t.Fatalf("Sync on %s: %v", m.peer.Name, err)
@@ -373,3 +374,24 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+// born is when the n-th node of a test was made.
+func born(n int) time.Time { return time.Date(2026, 1, 1, n, 0, 0, 0, time.UTC) }
+
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
+}
+
+func addresses(texts ...string) (out []netip.Addr) {
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+func keyOf(b byte) plan.Key { return plan.Key{0: b, 31: 1} }
+
+var bothCIDRs = prefixes("10.244.0.0/16", "fd00:10:244::/48")

@@ -12,16 +12,17 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
-// configName sorts before what distributions ship: a runtime uses the first file.
+// configName sorts before the files of distributions, because a runtime uses the first file.
 const configName = "10-fairway.conflist"
 
-// temporary starts the names of files that are not finished; a crash may leave
-// one, and the next Sync removes it. Runtimes look only at names that they know.
+// temporary is the prefix of unfinished files. A crash may leave one, and the next Sync removes it. Runtimes ignore
+// files with unknown names.
 const temporary = ".fairway-tmp-"
 
-// fileState shows whether a file was replaced or written since.
+// fileState changes when a file is replaced or written.
 type fileState struct {
 	size     int64
 	modified time.Time
@@ -35,9 +36,8 @@ func stateOf(path string) (fileState, error) {
 	return fileState{info.Size(), info.ModTime()}, nil
 }
 
-// installPlugin copies the plugin to the runtime's plugin directory, and gives
-// it the name of the loopback plugin too where there is none: containerd refuses
-// to start pods without that, and a fresh machine has not got it.
+// installPlugin copies the plugin to the runtime's plugin directory. If there is no loopback plugin, the plugin gets
+// that name too: containerd refuses to start pods without it, and a fresh machine has none.
 func (n *Network) installPlugin() error {
 	source, err := n.plugin()
 	if err != nil {
@@ -51,14 +51,14 @@ func (n *Network) installPlugin() error {
 	if _, err := os.Lstat(loopback); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	// Relative, so that it means the same on the host and in a container.
+	// A relative link means the same on the host and in a container.
 	if err := os.Symlink(cni.PluginName, loopback); err != nil {
 		return fmt.Errorf("install the loopback plugin: %w", err)
 	}
 	return nil
 }
 
-// plugin is the program to install.
+// plugin returns the path of the program to install.
 func (n *Network) plugin() (string, error) {
 	path := n.Plugin
 	if path == "" {
@@ -74,8 +74,7 @@ func (n *Network) plugin() (string, error) {
 	return path, nil
 }
 
-// copyPlugin compares the contents once; later it is enough that neither file
-// was touched.
+// copyPlugin compares the contents once. Later it only looks whether a file was touched.
 func (n *Network) copyPlugin(source, target string) error {
 	from, err := stateOf(source)
 	if err != nil {
@@ -94,7 +93,7 @@ func (n *Network) copyPlugin(source, target string) error {
 			return err
 		}
 		defer in.Close()
-		// Renamed into place: a runtime may be executing the old one.
+		// The new file is renamed into place, because a runtime may be executing the old one.
 		if err := writeAtomically(target, in, 0o755); err != nil {
 			return err
 		}
@@ -179,8 +178,8 @@ func (n *Network) removeConfig() error {
 	return removeFile(filepath.Join(n.CNIConfDir, configName))
 }
 
-// syncConfig writes the network configuration, or removes it as long as the node
-// has no podCIDR: kubelet then reports "network plugin not ready", which is true.
+// syncConfig writes the network configuration. It removes it while the node has no podCIDR: then kubelet reports
+// "network plugin not ready", which is true.
 func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error {
 	if len(own) == 0 {
 		return n.removeConfig()
@@ -200,20 +199,20 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 	if err != nil {
 		return fmt.Errorf("write the CNI configuration: %w [mount the host's %s into the agent, writable]", err, n.CNIConfDir)
 	}
-	n.Log.Info("wrote the CNI configuration", "path", path, "podCIDRs", joinPrefixes(own), "mtu", mtu)
+	n.Log.Info("wrote the CNI configuration", "path", path, "podCIDRs", plan.JoinPrefixes(own), "mtu", mtu)
 	return nil
 }
 
-// hostPorts says who makes the hostPorts of pods.
+// hostPorts is the program that serves the hostPorts of pods.
 type hostPorts int
 
 const (
 	noPorts       hostPorts = iota
-	recordedPorts           // our plugin records them, the Service proxy makes them: package hostport
+	recordedPorts           // our plugin records them, and the Service proxy serves them: package hostport
 	portmapPorts            // the reference plugin portmap, chained
 )
 
-// hostPorts returns who can make them here.
+// hostPorts returns the program that can serve them here.
 func (n *Network) hostPorts() hostPorts {
 	if n.RecordHostPorts {
 		return recordedPorts
@@ -224,13 +223,12 @@ func (n *Network) hostPorts() hostPorts {
 	return noPorts
 }
 
-// renderConfig is the network as a runtime reads it. Runtimes that know
-// cniVersions choose 1.1.0, and get GC and STATUS; older ones, like containerd
-// 1.6, ignore the list and refuse any cniVersion above 1.0.0.
+// renderConfig returns the network's configuration for a runtime. Runtimes that know cniVersions choose 1.1.0, and use
+// GC and STATUS. Older ones, for example containerd 1.6, ignore the list and refuse any cniVersion above 1.0.0.
 func renderConfig(stateDir string, own []netip.Prefix, mtu int, ports hostPorts, policySocket string) ([]byte, error) {
 	type object = map[string]any
-	// One set a family, the plugin takes one address from each; the family of
-	// the first podCIDR is the pods' first address too.
+	// There is one set for each family, and the plugin takes one address from each set. The family of the first podCIDR
+	// comes first.
 	var ranges [][]object
 	first4 := own[0].Addr().Is4()
 	for _, is4 := range []bool{first4, !first4} {

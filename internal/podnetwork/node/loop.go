@@ -5,31 +5,32 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
-// Nodes is where a Network reads the cluster's nodes, level-triggered.
+// Nodes tells a Network the cluster's nodes, level-triggered.
 type Nodes interface {
 	// Synced is closed when the first list of nodes is in.
 	Synced() <-chan struct{}
 	// Dirty receives when a node has changed.
 	Dirty() <-chan struct{}
-	// Peers returns all nodes, also this one if the API server knows it.
-	Peers() []Peer
+	// Peers returns all nodes, including this one if the API server knows it.
+	Peers() []plan.Peer
 }
 
-// firstRetry is the pause after a first failure. It doubles with each further one, up to
-// resync.
+// firstRetry is the pause after a first failure. The pause doubles with each further failure, up to resync.
 const firstRetry = 200 * time.Millisecond
 
-// resync is how often everything is looked at again: other programs write routes, rules
-// and files too. It is a variable for tests.
+// resync is the time between two checks without a change, because other programs write routes, rules and files too. It
+// is a variable for tests.
 var resync = 4 * time.Second
 
-// Run keeps the machine's part of the pod network as the nodes ask for, until ctx ends,
-// which is no error. self is the name of this node: until it is there, nothing is done. What
-// failed is tried again, after maxRetry at the latest.
+// Run keeps the machine's part of the pod network as the nodes require. It returns nil when ctx ends. self is the name
+// of this node. While the API server does not know self, Run does nothing. After a failure it tries again, after
+// maxRetry at the latest.
 func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry time.Duration) error {
-	if n.Way == WayBGP {
+	if n.Way == plan.WayBGP {
 		ctx, stop := context.WithCancel(ctx)
 		var watch sync.WaitGroup
 		watch.Go(func() {
@@ -38,8 +39,8 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 		defer watch.Wait()
 		defer stop()
 	}
-	return n.follow(ctx, nodes, maxRetry, func(all []Peer) error {
-		i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == self })
+	return n.follow(ctx, nodes, maxRetry, func(all []plan.Peer) error {
+		i := slices.IndexFunc(all, func(p plan.Peer) bool { return p.Name == self })
 		if i < 0 {
 			n.Log.Debug("this node is not registered yet; the pod network waits", "node", self)
 			return nil
@@ -48,9 +49,9 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 	})
 }
 
-// follow calls sync with the nodes as they are, when they or the machine's own networks have changed, when it failed, and
-// each resync.
-func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duration, sync func([]Peer) error) error {
+// follow calls sync with the present nodes: when the nodes or the machine's networks change, after a failure, and every
+// resync.
+func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duration, sync func([]plan.Peer) error) error {
 	defer n.Close()
 	select {
 	case <-ctx.Done():
@@ -65,7 +66,7 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 	networks := make(notice, 1)
 	wait, err := watchNetworks(ctx, networks.notify)
 	if err != nil {
-		n.Log.Warn("pod network: routes that go with a link are restored late", "err", err)
+		n.Log.Warn("pod network: routes that a link has lost are restored late", "err", err)
 	}
 	defer wait()
 	defer stop()
@@ -93,7 +94,7 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 	}
 }
 
-// A notice receives when something may have changed.
+// A notice receives a value when its subject may have changed.
 type notice chan struct{}
 
 func (s notice) notify() {

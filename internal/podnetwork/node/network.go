@@ -14,191 +14,181 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/ipc/rib"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
-// Config is where a Network works.
+// Config has the settings of a Network.
 type Config struct {
 	Log *slog.Logger // required
 
-	CNIBinDir  string // where runtimes look for plugins; default /opt/cni/bin
-	CNIConfDir string // where runtimes look for configurations; default /etc/cni/net.d
-	// StateDir is where the plugin's address store is, as the container runtime
-	// sees it; default cni.DefaultStateDir. Every node has its own directory
-	// below it, so that several nodes may share a file system.
+	CNIBinDir  string // the runtimes' directory of plugins; default /opt/cni/bin
+	CNIConfDir string // the runtimes' directory of configurations; default /etc/cni/net.d
+	// StateDir is the directory of the plugin's address store, by its path for the container runtime; default
+	// cni.DefaultStateDir. Each node has its own directory below it, so that several nodes may share a file system.
 	StateDir string
-	// NodeName names that directory for Cleanup; empty: it stays.
+	// NodeName is the name of that directory for Cleanup. Empty: Cleanup keeps the store.
 	NodeName string
-	// Plugin is the program to install as CNI plugin; default is cni.PluginName beside this
-	// program.
+	// Plugin is the program to install as CNI plugin; default cni.PluginName next to this program.
 	Plugin string
 
-	// RecordHostPorts makes the plugin record pods' hostPorts, for a Service proxy of ours that
-	// reads them. Without it the plugin portmap is chained, if the node has it.
+	// RecordHostPorts makes the plugin record pods' hostPorts for Fairway's Service proxy. Without it the plugin
+	// portmap is chained if the node has it.
 	RecordHostPorts bool
-	// PolicySocket is where the plugin asks the agent to isolate a pod; empty: it does not ask.
+	// PolicySocket is the socket at which the plugin asks the agent to isolate a pod. Empty: it does not ask.
 	PolicySocket string
 
-	// Way is how packets reach the pods of other nodes; default WayRoutes.
-	Way Way
+	// Way is the way to the pods of other nodes; default WayRoutes.
+	Way plan.Way
 
-	MTU int // of the pods' links in bytes; 0: that of the link with the node's address, less the tunnel's headers
+	MTU int // of the pods' links in bytes; 0: the MTU of the link with the node's address, minus the tunnel's headers
 
-	// Masquerade gives pods the node's address where they leave the cluster.
+	// Masquerade gives pods the node's address outside of the cluster.
 	Masquerade bool
-	// NonMasqueradeCIDRs are what besides has to see the pods' own addresses. A family whose every address is
-	// among them is not masqueraded.
+	// NonMasqueradeCIDRs are further destinations that see the pods' own addresses. If they include all addresses of a
+	// family, that family is not masqueraded.
 	NonMasqueradeCIDRs []netip.Prefix
-	// ClusterCIDRs are what the podCIDRs of other nodes have to be inside of; of a family
-	// without one, other checks decide (podcidrs.go). They are never masqueraded, as the
-	// nodes' addresses and all nodes' podCIDRs.
+	// ClusterCIDRs must contain the podCIDRs of other nodes. For a family without a ClusterCIDR other checks decide
+	// (package plan). ClusterCIDRs, nodes' addresses and podCIDRs are never masqueraded.
 	ClusterCIDRs []netip.Prefix
-	// ServiceCIDRs returns the ranges of ClusterIPs, and APIServers addresses of the API
-	// server: what podCIDRs of other nodes must not overlap. Nil: not known.
+	// ServiceCIDRs returns the ranges of ClusterIPs, and APIServers the addresses of the API server. podCIDRs of other
+	// nodes must not overlap them. Nil: not known.
 	ServiceCIDRs func() []netip.Prefix
 	APIServers   func() []netip.Addr
 
-	// PublishKey writes this node's public key of WireGuard's where peers read it, or removes it (none).
+	// PublishKey writes this node's public WireGuard key to its Node object for the peers. The zero Key removes it.
 	// Nil: no key is published.
-	PublishKey func(context.Context, Key) error
+	PublishKey func(context.Context, plan.Key) error
 
-	// RIB is where the speaker of this node is told what to announce, and says what routers do; none: WayBGP
-	// reaches neighbours only.
+	// RIB is the exchange with this node's speaker: podCIDRs to announce, and routers' announcements. Without it WayBGP
+	// reaches only neighbours.
 	RIB rib.Dir
 
-	// Egress are pods that leave the cluster with a load balancer's address. Nil: there are none.
+	// Egress tells which pods leave the cluster with a load balancer's address. Nil: no pod does.
 	Egress Egress
 
-	// Event is told each problem of a node once while it lasts, with a reason in one word.
-	// Nil: problems are only logged and counted.
+	// Event gets each problem of a node once while the problem lasts. The reason is one word. Nil: problems are only
+	// logged and counted.
 	Event func(node, reason, message string)
-	// Registry gets the metrics fairway_pod_network_problems and _routes. Nil: nothing is measured.
+	// Registry gets the metrics fairway_pod_network_problems, _routes and _egress_pods. Nil: nothing is measured.
 	Registry prometheus.Registerer
 }
 
-// A Peer is what the pod network has to know of a node.
-type Peer struct {
-	Name string // of the Node object
-	// Created is when the Node object was made: the older node keeps a podCIDR that two have.
-	Created  time.Time
-	Addrs    []netip.Addr   // InternalIPs, at most one a family is used
-	PodCIDRs []netip.Prefix // where its pods' addresses come from
-	Key      Key            // its public one of WireGuard's, as its Node object has it; none: there is none
-}
-
-// A Network is this machine's part of the pod network. Its methods must not be
-// called at the same time, and work in the network namespace of the caller's
-// thread.
+// A Network is this machine's part of the pod network. Only one goroutine may call its methods. They work in the
+// network namespace of the caller's thread.
 type Network struct {
 	Config
-	reported  map[problem]lastReport
+	reported  map[plan.Problem]lastReport
 	problems  *prometheus.GaugeVec
 	routes    *prometheus.GaugeVec
 	leaving   *prometheus.GaugeVec
-	installed [2]fileState // source and copy of the plugin when they were last equal
+	installed [2]fileState // source and copy of the plugin when their contents were last equal
 	rules     *podRules
 	egress    *egressKernel
-	// egressRemoved: nothing of it is left.
+	// egressRemoved: the kernel has nothing left of egress addresses.
 	egressRemoved bool
-	departures
+	plan.Departures
 	inherited
-	private       Key // of the WireGuard device when it was last there
+	private       plan.Key // the last private key of the WireGuard device
 	received      []rib.Route
-	announcements notice // routers announce something else
+	announcements notice // receives when the routers' announcements change
+	last          *plan.Plan
 	now           func() time.Time
 }
 
-// New returns a Network that has done nothing yet.
+// New returns a Network. It does not touch the kernel.
 func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
-	config.Way = cmp.Or(config.Way, WayRoutes)
-	return &Network{Config: config, reported: map[problem]lastReport{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
+	config.Way = cmp.Or(config.Way, plan.WayRoutes)
+	return &Network{Config: config, reported: map[plan.Problem]lastReport{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
 }
 
-// Sync makes the machine carry the pods of self and reach those of peers (self
-// may be among them). Routes to a peer that is no longer among them stay for a
-// minute, unless another has its podCIDR or address by then. It does as much as it can and returns what failed; then it
-// should be called again. As long as self has no podCIDRs, or something that its
-// own pods need fails, no CNI configuration is written.
-func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
-	netlink, err := cni.OpenNetlink()
+// Sync makes the machine carry the pods of self and reach the pods of peers, which may include self. Routes to a peer
+// that is gone stay for a minute, unless another peer has its podCIDR or address by then. Sync does as much as it can
+// and returns the errors; then call it again. It writes the CNI configuration only if self has podCIDRs and nothing
+// failed that its own pods need.
+func (n *Network) Sync(ctx context.Context, self plan.Peer, peers []plan.Peer) error {
+	handle, err := cni.OpenNetlink()
 	if err != nil {
 		return err
 	}
-	defer netlink.Close()
-	links, err := n.readTunnels(ctx, netlink)
+	defer handle.Close()
+	links, err := n.readTunnels(ctx, handle)
 	if err != nil {
 		return err
 	}
 	defer links.close()
-	table, err := readRoutes(netlink, links.ways())
+	table, err := readRoutes(handle, links.ways())
 	if err != nil {
 		return err
 	}
 	state := n.state(ctx, self, peers, table, links)
-	plan := makePlan(state)
-	n.planEgress(plan, state)
-	unchecked := n.syncRules(ctx, plan, links)
-	needed := errors.Join(enableForwarding(plan.podCIDRs, table), unchecked, n.installPlugin())
-	mtu, err := n.podMTU(netlink, self, plan)
-	brought := links.bring(ctx, plan, unchecked == nil)
+	p := plan.Make(state)
+	n.planEgress(p, state)
+	n.last = p
+	unchecked := n.syncRules(ctx, p, links)
+	needed := errors.Join(enableForwarding(p.PodCIDRs, table), unchecked, n.installPlugin())
+	mtu, err := n.podMTU(handle, self, p)
+	brought := links.bring(ctx, p, unchecked == nil)
 	needed = errors.Join(needed, err)
-	if plan.tunnel == nil || !plan.tunnel.forEgress {
+	if p.Tunnel == nil || !p.Tunnel.ForEgress {
 		needed, brought = errors.Join(needed, brought), nil
 	}
-	n.private = links.wg.secret()
-	plan.bind(links.indices())
-	plan.egress.bind(WayVXLAN, links.vxlan.link)
-	refused, failed := syncRoutes(netlink, table.routes, plan.routes)
+	n.private = links.wg.Secret()
+	p.Bind(links.indices())
+	p.Egress.Bind(plan.WayVXLAN, links.vxlan.Link)
+	refused, failed := syncRoutes(handle, table.routes, p.Routes)
 	if failed == nil {
-		failed = links.tidy(ctx, plan)
+		failed = links.tidy(ctx, p)
 	}
-	failed = errors.Join(failed, brought, n.restorePodRoutes(netlink, table, plan.podCIDRs), n.syncEgress(ctx, netlink, plan), syncNeighbours(wantedNeighbours(table, plan, self.Name, peers)))
-	n.report(slices.Concat(plan.problems, refused))
-	n.countRoutes(plan)
-	n.countEgress(plan.egress)
-	failed = errors.Join(failed, n.publish(ctx, self, plan, links.wg.public()))
+	failed = errors.Join(failed, brought, n.restorePodRoutes(handle, table, p.PodCIDRs), n.syncEgress(ctx, handle, p), syncNeighbours(wantedNeighbours(table, p, self.Name, peers)))
+	n.report(slices.Concat(p.Problems, refused))
+	n.countRoutes(p)
+	n.countEgress(p.Egress)
+	failed = errors.Join(failed, n.publish(ctx, self, p, links.wg.Public()))
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}
-	return errors.Join(failed, n.announce(plan), n.syncConfig(self.Name, plan.podCIDRs, mtu))
+	return errors.Join(failed, n.announce(p), n.syncConfig(self.Name, p.PodCIDRs, mtu))
 }
 
-// Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
-// stays. A later Sync opens them again.
+// Plan returns the plan of the last Sync, with the links of its tunnels. Nil: Sync was not called.
+func (n *Network) Plan() *plan.Plan { return n.last }
+
+// Close frees the sockets that a Network keeps open between calls of Sync. The kernel's state stays. A later Sync opens
+// them again.
 func (n *Network) Close() {
 	n.rules.forget()
 	n.egress.forget()
 }
 
-// Cleanup removes everything that Sync has ever made on this machine. Forwarding
-// stays on: others may need it by now. Running pods keep their links, but can be
-// deleted only by a runtime that has the plugin: drain the node first.
+// Cleanup removes everything that Sync has made on this machine, except that forwarding stays on, because others may
+// need it. Running pods keep their links. Only a runtime with the plugin can delete them, so drain the node first.
 func (n *Network) Cleanup(ctx context.Context) error {
-	netlink, err := cni.OpenNetlink()
+	handle, err := cni.OpenNetlink()
 	if err != nil {
 		return err
 	}
-	defer netlink.Close()
+	defer handle.Close()
 	n.installed = [2]fileState{}
-	pods := n.warnOfPods(netlink)
-	// The configuration goes first, so that no pod is started any more.
+	pods := n.warnOfPods(handle)
+	// The configuration goes first, so that no new pod starts.
 	failed := errors.Join(n.removeConfig(), n.removePlugin())
-	table, err := readRoutes(netlink, nil)
+	table, err := readRoutes(handle, nil)
 	if err == nil {
-		_, err = syncRoutes(netlink, table.routes, nil)
-		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, netlink), removeVXLAN(netlink, vxlanLink), removeWireGuard(netlink))
+		_, err = syncRoutes(handle, table.routes, nil)
+		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, handle), tunnel.RemoveVXLAN(handle, tunnel.VXLANLink), tunnel.RemoveWireGuard(handle))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())
 }
 
-// removeStore removes the addresses that the plugin remembers, if no pod has one: an agent
-// that is started here later must not give an address away twice.
+// removeStore removes the plugin's store of addresses if no pod has an address. With pods it stays, because a later
+// agent must not give an address away twice.
 func (n *Network) removeStore(pods int) error {
 	if pods > 0 || n.NodeName == "" {
 		return nil
@@ -211,9 +201,9 @@ func (n *Network) removeStore(pods int) error {
 	return nil
 }
 
-// warnOfPods returns how many pods are here; if that cannot be read, more than none.
-func (n *Network) warnOfPods(netlink netlinksafe.Handle) (pods int) {
-	links, err := netlink.LinkList()
+// warnOfPods returns the number of pods on the node. If it cannot be read, it returns 1.
+func (n *Network) warnOfPods(handle netlinksafe.Handle) (pods int) {
+	links, err := handle.LinkList()
 	if err != nil {
 		return 1 // only a warning is lost
 	}
@@ -228,42 +218,20 @@ func (n *Network) warnOfPods(netlink netlinksafe.Handle) (pods int) {
 	return pods
 }
 
-// uplink is the MTU of the link which carries addr, one of the node's; 0: none does.
-func uplink(netlink netlinksafe.Handle, is func(netip.Addr) bool) (int, error) {
-	addrs, err := netlink.AddrList(nil, unix.AF_UNSPEC)
-	if err != nil {
-		return 0, fmt.Errorf("list addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if addr, _ := netip.AddrFromSlice(a.IP); !is(addr.Unmap()) {
-			continue
-		}
-		link, err := netlink.LinkByIndex(a.LinkIndex)
-		if err != nil {
-			return 0, fmt.Errorf("find the uplink: %w", err)
-		}
-		if vnis[link.Attrs().Name] != 0 {
-			continue // a tunnel of ours may have the address of the one that it goes through
-		}
-		return link.Attrs().MTU, nil
-	}
-	return 0, nil
-}
-
-// podMTU is the configured one, or that of the link which carries a node address, less what the
-// tunnel adds. 0: the plugin looks at the default route.
-func (n *Network) podMTU(netlink netlinksafe.Handle, self Peer, p *plan) (int, error) {
+// podMTU returns the configured MTU, or the MTU of the link with the node's address, minus the tunnel's headers. 0: the
+// plugin takes the MTU of the default route's link.
+func (n *Network) podMTU(handle netlinksafe.Handle, self plan.Peer, p *plan.Plan) (int, error) {
 	switch {
 	case n.MTU != 0:
 		return n.MTU, nil
-	case n.Way == WayWireGuard:
-		return wgMTU(netlink, p.wg)
-	case p.tunnel == nil || n.Way == WayRoutes || p.tunnel.forEgress:
-		return uplink(netlink, func(a netip.Addr) bool { return slices.Contains(self.Addrs, a) })
+	case n.Way == plan.WayWireGuard:
+		return tunnel.WireGuardMTU(handle, p.WireGuard)
+	case p.Tunnel == nil || n.Way == plan.WayRoutes || p.Tunnel.ForEgress:
+		return tunnel.Uplink(handle, func(a netip.Addr) bool { return slices.Contains(self.Addrs, a) })
 	}
-	mtu, err := uplink(netlink, func(a netip.Addr) bool { return a == p.tunnel.local })
+	mtu, err := tunnel.Uplink(handle, func(a netip.Addr) bool { return a == p.Tunnel.Local })
 	if err != nil || mtu == 0 {
 		return 0, err
 	}
-	return mtu - overhead(p.tunnel.local), nil
+	return mtu - tunnel.Overhead(p.Tunnel.Local), nil
 }

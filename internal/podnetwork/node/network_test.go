@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -142,12 +143,12 @@ func TestNonMasqueradeCIDRs(t *testing.T) {
 // TestSyncIsQuiet: when everything is right, also after a restart, Sync changes
 // nothing in the kernel and no file.
 func TestSyncIsQuiet(t *testing.T) {
-	for _, way := range []Way{WayRoutes, WayVXLAN} {
+	for _, way := range []plan.Way{plan.WayRoutes, plan.WayVXLAN} {
 		t.Run(string(way), func(t *testing.T) { testSyncIsQuiet(t, way) })
 	}
 }
 
-func testSyncIsQuiet(t *testing.T, way Way) {
+func testSyncIsQuiet(t *testing.T, way plan.Way) {
 	c := newCluster(t, 3, dual)
 	for _, m := range c.machines {
 		m.config.Way = way
@@ -246,7 +247,7 @@ unreachable fd00:10:244:1::/64 dev lo`)
 	if got := m.routes(); got != want {
 		t.Errorf("routes when a node left:\n%s\nwant:\n%s", got, want)
 	}
-	m.network.now = func() time.Time { return time.Now().Add(keepDeparted) }
+	m.network.now = func() time.Time { return time.Now().Add(plan.KeepDeparted) }
 	m.mustSync(peers)
 	want = strings.TrimSpace(`
 10.244.2.0/24 via 192.0.2.22 dev eth0
@@ -265,7 +266,7 @@ func TestBadPeers(t *testing.T) {
 	m := c.machines[0]
 	m.run("ip route add 10.244.40.0/24 via 192.0.2.99 proto static")
 	addr, cidr := netip.MustParseAddr, netip.MustParsePrefix
-	bad := map[string]Peer{
+	bad := map[string]plan.Peer{
 		"behind a router":                  {Name: "far", Addrs: []netip.Addr{addr("198.51.100.7")}, PodCIDRs: []netip.Prefix{cidr("10.244.30.0/24")}},
 		"node nameless has podCIDR":        {Name: "nameless", PodCIDRs: []netip.Prefix{cidr("10.244.31.0/24")}},
 		"contains every address":           {Name: "greedy", Addrs: []netip.Addr{addr("192.0.2.50")}, PodCIDRs: []netip.Prefix{cidr("0.0.0.0/0")}},

@@ -12,10 +12,10 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 )
 
-// restorePodRoutes adds the routes to pods of this node that another program has deleted: systemd-networkd
-// deletes, when it starts, all routes that it does not know (ManageForeignRoutes). The CNI plugin writes
-// them once, when it adds the pod, and beside each a permanent entry of a neighbour, which such programs
-// leave alone: by these the node knows which address is behind which link.
+// restorePodRoutes adds the routes to pods of this node that another program has deleted. systemd-networkd deletes all
+// unknown routes when it starts (ManageForeignRoutes). The CNI plugin writes a route only once, when it adds the pod.
+// It also writes a permanent neighbour entry, which other programs leave alone. This entry tells which pod is behind
+// which link.
 func (n *Network) restorePodRoutes(handle netlinksafe.Handle, table *routingTable, own []netip.Prefix) error {
 	neighbours, err := readNeighbours()
 	if err != nil {
@@ -24,18 +24,18 @@ func (n *Network) restorePodRoutes(handle netlinksafe.Handle, table *routingTabl
 	var failed error
 	restored := 0
 	for _, pod := range neighbours {
-		if !pod.permanent || table.pods[pod.via] || !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(pod.via) }) {
+		if !pod.permanent || table.pods[pod.Via] != 0 || !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(pod.Via) }) {
 			continue
 		}
-		link, err := handle.LinkByIndex(pod.link)
+		link, err := handle.LinkByIndex(pod.Link)
 		if err != nil || !cni.IsPodLink(link.Attrs().Name, link.Attrs().Alias) {
-			continue // the pod has gone, or it is another program's
+			continue // the pod has gone, or the link is another program's
 		}
-		switch err := handle.RouteAdd(cni.HostRoute(pod.link, pod.via)); {
+		switch err := handle.RouteAdd(cni.HostRoute(pod.Link, pod.Via)); {
 		case err == nil:
 			restored++
 		case !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETDOWN):
-			failed = errors.Join(failed, fmt.Errorf("restore the route to pod %s: %w", pod.via, err))
+			failed = errors.Join(failed, fmt.Errorf("restore the route to pod %s: %w", pod.Via, err))
 		}
 	}
 	if restored > 0 {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"slices"
-	"strings"
 
 	"go4.org/netipx"
 
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 //go:embed pods.nft
@@ -23,37 +23,33 @@ const (
 	podsComment = "pods.nft" // of each rule
 )
 
-// podsParts are the parts of the program that not every node has: each chain at a hook costs every packet of every pod.
+// podsParts are the optional parts of the program. Not every node has them, because each chain at a hook costs every
+// packet of every pod.
 type podsParts struct {
-	tunnel     bool // there is a VXLAN device, or is to be one
-	encrypt    bool // what is sent to other nodes' pods is encrypted
-	masquerade bool // something that pods send out of the cluster gets the node's address
+	tunnel     bool // there is a VXLAN device, or one is wanted
+	encrypt    bool // packets to other nodes' pods are encrypted
+	masquerade bool // some podCIDR of the node is masqueraded
 }
 
 func (p podsParts) program() *nft.Ruleset {
 	return &nft.Ruleset{Source: podsRules, Data: map[string]any{
 		"Tunnel": p.tunnel, "Encrypt": p.encrypt, "Masquerade": p.masquerade,
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
-		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Egress": egressLink, "EgressTable": numbers.TableEgress, "Raw": numbers.HookRaw,
-		// Four bytes are compared faster than the three of the VNI.
+		"VXLAN": tunnel.VXLANLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": tunnel.WireGuardLink, "Egress": tunnel.EgressLink, "EgressTable": numbers.TableEgress, "Raw": numbers.HookRaw,
+		// The kernel compares four bytes faster than the three of the VNI.
 		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNI<<8),
 		"Checked": "5s",
 	}}
 }
 
-// What is sent to these podCIDRs, or comes from them, is encrypted.
+// The sets of podCIDRs with encrypted packets in both directions.
 const setEncrypted4, setEncrypted6 = "encrypted4", "encrypted6"
 
-// multicast is never masqueraded.
-var multicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
-
-var linkLocal = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10")}
-
-// podRules are our table of rules for pods: it checks what they send, and masquerades it.
+// podRules is our table of rules for pods: it checks their source addresses, and masquerades them.
 type podRules struct {
 	table *nft.Table
 	watch *nft.Watch
-	// synced is what the kernel held after the last sync; nil: not known. parts are those of the program then.
+	// synced is the state of the kernel after the last sync; nil: not known. parts are the program's parts then.
 	synced map[string][]netipx.IPRange
 	ends   elements
 	parts  podsParts
@@ -64,7 +60,7 @@ func newPodRules() *podRules {
 	return &podRules{table: t, watch: t.Watch()}
 }
 
-// podsSets are the program's sets, and whether each is of IPv4.
+// podsSets are the program's sets. The value says whether a set is of IPv4.
 var podsSets = map[string]bool{
 	"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false,
 	"non-masquerade-cidrs4": true, "non-masquerade-cidrs6": false,
@@ -73,48 +69,32 @@ var podsSets = map[string]bool{
 	setEncrypted4: true, setEncrypted6: false,
 }
 
-// wantedSets are the elements of the sets.
-func (n *Network) wantedSets(p *plan) map[string][]netip.Prefix {
-	inside := slices.Concat(p.pods, n.ClusterCIDRs, multicast, hosts(p.nodes))
-	p.inside = append(slices.Clone(inside), linkLocal...) // no gateway forwards those
+// wantedSets returns the elements of these sets.
+func wantedSets(p *plan.Plan) map[string][]netip.Prefix {
 	var sources, encrypted []netip.Prefix
-	if p.tunnel != nil {
-		sources = p.tunnel.sources
+	if p.Tunnel != nil {
+		sources = p.Tunnel.Sources
 	}
-	if p.wg != nil {
-		encrypted = p.wg.encrypted
+	if p.WireGuard != nil {
+		encrypted = p.WireGuard.Encrypted
 	}
 	return map[string][]netip.Prefix{
-		"pods4": n.masqueraded(p), "pods6": n.masqueraded(p), "non-masquerade-cidrs4": n.NonMasqueradeCIDRs, "non-masquerade-cidrs6": n.NonMasqueradeCIDRs,
-		"non-masquerade4": inside, "non-masquerade6": inside,
+		"pods4": p.Masqueraded, "pods6": p.Masqueraded, "non-masquerade-cidrs4": p.NonMasquerade, "non-masquerade-cidrs6": p.NonMasquerade,
+		"non-masquerade4": p.Inside, "non-masquerade6": p.Inside,
 		"vxlan-sources4": sources, "vxlan-sources6": sources,
 		setEncrypted4: encrypted, setEncrypted6: encrypted,
-		"vxlan-behind4": p.egress.behind(), "vxlan-behind6": p.egress.behind(),
+		"vxlan-behind4": p.Egress.Behind(), "vxlan-behind6": p.Egress.Behind(),
 	}
 }
 
-// masqueraded are the node's podCIDRs of which something is masqueraded.
-func (n *Network) masqueraded(p *plan) (some []netip.Prefix) {
-	if !n.Masquerade {
-		return nil
-	}
-	for _, own := range p.podCIDRs {
-		exempt := func(c netip.Prefix) bool { return c.Bits() == 0 && c.Addr().Is4() == own.Addr().Is4() }
-		if !slices.ContainsFunc(n.NonMasqueradeCIDRs, exempt) {
-			some = append(some, own)
-		}
-	}
-	return some
-}
-
-// wantedEnds are the elements of the sets of the tunnel's ends. Without a tunnel nobody sends through it.
-func wantedEnds(t *tunnel) elements {
+// wantedEnds returns the elements of the sets of the tunnel's ends. Without a tunnel they are empty.
+func wantedEnds(t *plan.Tunnel) elements {
 	want := elements{"vxlan-peers4": {}, "vxlan-peers6": {}, "vxlan-ends4": {}, "vxlan-ends6": {}}
 	if t == nil {
 		return want
 	}
-	local := string(t.local.AsSlice())
-	for _, node := range t.nodes { // of the family of local
+	local := string(t.Local.AsSlice())
+	for _, node := range t.Nodes { // of the family of local
 		family := "6"
 		if node.Is4() {
 			family = "4"
@@ -125,22 +105,14 @@ func wantedEnds(t *tunnel) elements {
 	return want
 }
 
-func hosts(addrs []netip.Addr) []netip.Prefix {
-	var out []netip.Prefix
-	for _, addr := range addrs {
-		out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
-	}
-	return out
-}
-
-// syncRules makes the table what is wanted. It is there also without podCIDRs: pods that
-// have them from before are still running. A tunnel's checks come before its device, and go after it.
-func (n *Network) syncRules(ctx context.Context, p *plan, links *tunnels) error {
-	parts := podsParts{tunnel: p.tunnel != nil || links.vxlan.link != 0, encrypt: p.wg != nil, masquerade: len(n.masqueraded(p)) > 0}
-	want := n.wantedSets(p)
+// syncRules writes the table. The table stays without podCIDRs too, because pods from before still run. A tunnel's
+// checks come before its device, and go after it.
+func (n *Network) syncRules(ctx context.Context, p *plan.Plan, links *tunnels) error {
+	parts := podsParts{tunnel: p.Tunnel != nil || links.vxlan.Link != 0, encrypt: p.WireGuard != nil, masquerade: len(p.Masqueraded) > 0}
+	want := wantedSets(p)
 	err := n.keepBehind(ctx, p, want)
 	if err == nil {
-		err = n.rules.sync(ctx, parts, want, wantedEnds(p.tunnel))
+		err = n.rules.sync(ctx, parts, want, wantedEnds(p.Tunnel))
 	}
 	if err != nil {
 		n.rules.forget()
@@ -149,8 +121,8 @@ func (n *Network) syncRules(ctx context.Context, p *plan, links *tunnels) error 
 	return nil
 }
 
-// sync compares the table with what is wanted, if anything has changed since the last
-// time, and writes the rules, or only elements, or nothing.
+// sync compares the table with the wanted state if anything has changed since the last call. It writes the rules, or
+// only elements, or nothing.
 func (m *podRules) sync(ctx context.Context, parts podsParts, want map[string][]netip.Prefix, ends elements) error {
 	ranges := map[string][]netipx.IPRange{}
 	for set, is4 := range podsSets {
@@ -169,13 +141,13 @@ func (m *podRules) sync(ctx context.Context, parts podsParts, want map[string][]
 	return err
 }
 
-// damaged reports whether the table has other rules than a load made. Another program may
-// have changed them when no agent was there.
+// damaged reports whether the table has other rules than the program. Another program may have changed them while no
+// agent ran.
 func (m *podRules) damaged(ctx context.Context, parts podsParts) (bool, error) {
 	return m.table.Altered(ctx, parts.program(), podsComment)
 }
 
-// loaded reports whether the kernel runs the program, with whichever parts.
+// loaded reports whether the kernel runs the program, with any of its parts.
 func (m *podRules) loaded(ctx context.Context) (bool, error) {
 	for i := range 8 { // all combinations
 		parts := podsParts{tunnel: i&1 != 0, encrypt: i&2 != 0, masquerade: i&4 != 0}
@@ -186,7 +158,7 @@ func (m *podRules) loaded(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// fill writes what differs of the elements.
+// fill writes the elements that differ.
 func (m *podRules) fill(ctx context.Context, want map[string][]netip.Prefix, ends elements) error {
 	var ws []nft.Write
 	for set, is4 := range podsSets {
@@ -204,7 +176,7 @@ func (m *podRules) fill(ctx context.Context, want map[string][]netip.Prefix, end
 	return m.table.Commit(ctx, nil, ws)
 }
 
-// forget makes the next sync read what the kernel holds.
+// forget makes the next sync read the kernel.
 func (m *podRules) forget() {
 	m.synced = nil
 	m.watch.Reset()
@@ -217,12 +189,4 @@ func (n *Network) removeRules(ctx context.Context) error {
 		return fmt.Errorf("delete the pods' rules: %w", err)
 	}
 	return nil
-}
-
-func joinPrefixes(prefixes []netip.Prefix) string {
-	var texts []string
-	for _, p := range prefixes {
-		texts = append(texts, p.String())
-	}
-	return strings.Join(texts, ", ")
 }

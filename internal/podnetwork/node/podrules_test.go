@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // flood sends datagrams from an address that is not the pod's, until the test ends.
@@ -69,17 +72,17 @@ func TestChecksOfTunnels(t *testing.T) {
 	wantChains("with routes", "")
 	later := time.Duration(0)
 	for range 3 {
-		m.config.Way = WayVXLAN
+		m.config.Way = plan.WayVXLAN
 		m.restart()
 		m.network.rules.table.FailWrites(func() error { return errors.New("the test says no") })
-		if err := m.sync(c.peers()); err == nil || strings.Contains(m.run("ip link"), vxlanLink) {
+		if err := m.sync(c.peers()); err == nil || strings.Contains(m.run("ip link"), tunnel.VXLANLink) {
 			t.Errorf("without rules: %v, and the links are:\n%s", err, m.run("ip link"))
 		}
 		m.network.rules.table.FailWrites(nil)
 		m.mustSync(c.peers())
 		wantChains("with the tunnel", all)
 
-		m.config.Way = WayRoutes
+		m.config.Way = plan.WayRoutes
 		m.restart()
 		m.network.now = func() time.Time { return time.Now().Add(later) }
 		m.mustSync(c.peers())

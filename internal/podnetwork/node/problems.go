@@ -4,57 +4,40 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
-// Reasons of problems, of events and of the metric.
-const (
-	reasonPodCIDR     = "PodCIDRRefused"   // a podCIDR would do harm
-	reasonUnreachable = "NodeUnreachable"  // no way to a node's pods
-	reasonRoute       = "RouteNotReplaced" // another program has a route to a podCIDR
-	reasonNoKey       = "NotEncrypted"     // WireGuard does not lead to a node, and nothing else may
+// reportAfter is the time before a problem of a reason is reported. A new node at first has no key, and its podCIDR no
+// router.
+var reportAfter = map[string]time.Duration{plan.ReasonNoKey: time.Minute, plan.ReasonNotAnnounced: time.Minute}
 
-	reasonGateway = "EgressGatewayUnreachable" // pods cannot get to the node that announces their egress address
-
-	reasonNotAnnounced = "NotAnnounced" // no router leads to a podCIDR
-)
-
-// A problem is something that no further try mends.
-type problem struct {
-	node    string // that it is about; empty: about this machine
-	reason  string
-	message string // one line for a person
-}
-
-// patient is how long a node may be without a key, or its podCIDR without a router, before that is reported: each
-// is, when it is new.
-var patient = map[string]time.Duration{reasonNoKey: time.Minute, reasonNotAnnounced: time.Minute}
-
-// A lastReport is what was reported of a problem that lasts.
+// A lastReport is the state of a problem that lasts.
 type lastReport struct {
-	due  time.Time // not before; zero: at once
-	done bool
+	dueAt      time.Time // earliest time to report; zero: at once
+	isReported bool
 }
 
-// maxEvents is how many problems of one Sync become events: a cluster whose nodes are all
-// wrong is told so by each agent, and the API server has to bear it.
+// maxEvents limits the events of one Sync. If all nodes of a cluster are wrong, each agent says so, and the API server
+// has to bear it.
 const maxEvents = 20
 
-// newRoutes counts the routes to other nodes' podCIDRs by how they lead there.
+// newRoutes makes the metric of routes to other nodes' podCIDRs, by way.
 func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
 	return newGauge(registry, "pod_network_routes", "way", "Routes to other nodes' podCIDRs, by their way")
 }
 
-// newEgress counts pods with egress addresses by where their packets go.
+// newEgress makes the metric of pods with egress addresses, by the node through which they leave.
 func newEgress(registry prometheus.Registerer) *prometheus.GaugeVec {
 	return newGauge(registry, "pod_network_egress_pods", "to", "Pods' addresses that leave by an egress address, by this node, another node, or nobody")
 }
 
 // countEgress sets the metric.
-func (n *Network) countEgress(e *egressPlan) {
+func (n *Network) countEgress(e *plan.Egress) {
 	if e == nil {
 		return
 	}
-	for to, count := range map[string]int{"here": len(e.here), "node": len(e.via), "nobody": len(e.unroutable)} {
+	for to, count := range map[string]int{"here": len(e.Here), "node": len(e.Via), "nobody": len(e.Unroutable)} {
 		n.leaving.WithLabelValues(to).Set(float64(count))
 	}
 }
@@ -69,12 +52,12 @@ func newGauge(registry prometheus.Registerer, name, label, help string) *prometh
 }
 
 // countRoutes sets the metric.
-func (n *Network) countRoutes(p *plan) {
-	counts := map[Way]int{}
-	for _, r := range p.routes {
-		counts[r.by]++
+func (n *Network) countRoutes(p *plan.Plan) {
+	counts := map[plan.Way]int{}
+	for _, r := range p.Routes {
+		counts[r.By]++
 	}
-	for label, way := range map[string]Way{"direct": WayRoutes, "vxlan": WayVXLAN, "wireguard": WayWireGuard, "bgp": WayBGP} {
+	for label, way := range map[string]plan.Way{"direct": plan.WayRoutes, "vxlan": plan.WayVXLAN, "wireguard": plan.WayWireGuard, "bgp": plan.WayBGP} {
 		n.routes.WithLabelValues(label).Set(float64(counts[way]))
 	}
 }
@@ -83,28 +66,28 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 	return newGauge(registry, "pod_network_problems", "reason", "Problems of the pod network, such as podCIDRs that are refused")
 }
 
-// report logs every problem once, and again when it was away in between, sends events about
-// those of nodes, and counts all.
-func (n *Network) report(problems []problem) {
-	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0, reasonGateway: 0, reasonNotAnnounced: 0}
-	now := make(map[problem]lastReport, len(problems))
+// report logs each problem once, and again if it was away in between. It sends events about nodes' problems, and counts
+// all problems.
+func (n *Network) report(problems []plan.Problem) {
+	counts := map[string]int{plan.ReasonPodCIDR: 0, plan.ReasonUnreachable: 0, plan.ReasonRoute: 0, plan.ReasonNoKey: 0, plan.ReasonGateway: 0, plan.ReasonNotAnnounced: 0}
+	now := make(map[plan.Problem]lastReport, len(problems))
 	events := 0
 	for _, p := range problems {
-		counts[p.reason]++
+		counts[p.Reason]++
 		seen, lasts := n.reported[p]
 		if !lasts {
-			seen.due = n.now().Add(patient[p.reason])
+			seen.dueAt = n.now().Add(reportAfter[p.Reason])
 		}
-		say := !seen.done && !n.now().Before(seen.due)
-		seen.done = seen.done || say
+		say := !seen.isReported && !n.now().Before(seen.dueAt)
+		seen.isReported = seen.isReported || say
 		now[p] = seen
 		if !say {
 			continue
 		}
-		n.Log.Warn("pod network: " + p.message)
-		if n.Event != nil && p.node != "" && events < maxEvents {
+		n.Log.Warn("pod network: " + p.Message)
+		if n.Event != nil && p.Node != "" && events < maxEvents {
 			events++
-			n.Event(p.node, p.reason, p.message)
+			n.Event(p.Node, p.Reason, p.Message)
 		}
 	}
 	n.reported = now

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // sourceOf is what a machine's speaker reads. Those that reflect alone have sessions with the router.
@@ -30,7 +31,7 @@ func (c *cluster) sourceOf(of *machine, reflect ...*machine) fixedSource {
 // announces, in both families; packets go straight between router and neighbour. A neighbour that falls silent, or whose
 // speaker ends, is gone for the router, and not the reflector.
 func TestReflectors(t *testing.T) {
-	c := newCarried(t, WayBGP)
+	c := newCarried(t, plan.WayBGP)
 	ask := c.bird(true)
 	near, neighbour, far := c.machines[0], c.machines[1], c.machines[2]
 	c.run()

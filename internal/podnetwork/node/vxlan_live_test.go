@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/kernel/checksum"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // state is all of the tunnel that the kernel holds.
@@ -28,11 +29,11 @@ func (m *machine) tunnelState() string {
 
 // TestTunnelRepairs: what another program does to the tunnel is undone.
 func TestTunnelRepairs(t *testing.T) {
-	c := newRouted(t, WayVXLAN, anyFamily, dual)
+	c := newRouted(t, plan.WayVXLAN, anyFamily, dual)
 	c.sync()
 	m := c.machines[0]
 	want := m.tunnelState()
-	far := tunnelMAC("node-3")
+	far := plan.TunnelMAC("node-3")
 	for _, damage := range []string{
 		"ip link del fairway-vxlan",
 		"ip link set fairway-vxlan down",
@@ -47,7 +48,7 @@ func TestTunnelRepairs(t *testing.T) {
 		"bridge fdb append 00:00:00:00:00:00 dev fairway-vxlan dst 192.0.2.77 self permanent",
 		"bridge fdb add 02:00:00:00:00:08 dev fairway-vxlan dst 192.0.2.77 self permanent",
 		"ip neigh del 10.244.3.0 dev fairway-vxlan",
-		fmt.Sprintf("ip neigh replace %s dev fairway-vxlan lladdr 02:00:00:00:00:08 nud permanent", tunnelGateway("node-3", m.peer.PodCIDRs[1])),
+		fmt.Sprintf("ip neigh replace %s dev fairway-vxlan lladdr 02:00:00:00:00:08 nud permanent", plan.TunnelGateway("node-3", m.peer.PodCIDRs[1])),
 		"ip neigh add 10.244.7.0 dev fairway-vxlan lladdr 02:00:00:00:00:08 nud permanent",
 		"ip route del 10.244.3.0/24 proto 70",
 		"ip -6 route replace fd00:10:244:3::/64 via 2001:db8::fe proto 70",
@@ -73,7 +74,7 @@ func (m *machine) tunnelState0() string {
 
 // TestTunnelFollowsNodes: nodes come, go and change their addresses, and connections between pods go on; nothing is left of them.
 func TestTunnelFollowsNodes(t *testing.T) {
-	c := newRouted(t, WayAuto, any4, v4)
+	c := newRouted(t, plan.WayAuto, any4, v4)
 	c.sync()
 	m := c.machines[0]
 	before := m.tunnelState()
@@ -81,7 +82,7 @@ func TestTunnelFollowsNodes(t *testing.T) {
 
 	fourth := c.newMachine("node-4", "br1", "192.0.3.4/24")
 	fourth.run("ip route add default via 192.0.3.254")
-	fourth.peer.PodCIDRs, fourth.config.Way = prefixes("10.244.4.0/24"), WayAuto
+	fourth.peer.PodCIDRs, fourth.config.Way = prefixes("10.244.4.0/24"), plan.WayAuto
 	fourth.restart()
 	c.sync()
 	pods = append(pods, fourth.newPod())
@@ -103,7 +104,7 @@ func TestTunnelFollowsNodes(t *testing.T) {
 	c.sync()
 	reach(pods) // its routes stay for a minute
 	open.goOn("after the object of node-4 is gone")
-	m.network.now = func() time.Time { return time.Now().Add(keepDeparted) }
+	m.network.now = func() time.Time { return time.Now().Add(plan.KeepDeparted) }
 	m.mustSync(c.peers())
 	if after := m.tunnelState(); after != before {
 		t.Errorf("before the node came:\n%s\nafter it had gone:\n%s", before, after)
@@ -224,12 +225,12 @@ func (c *cluster) converse() (everybody func(when string)) {
 // TestWayChangesLive: no packet between pods is lost while one node after the other changes
 // to another way, whatever the order.
 func TestWayChangesLive(t *testing.T) {
-	c := newRouted(t, WayRoutes, anyFamily, dual)
+	c := newRouted(t, plan.WayRoutes, anyFamily, dual)
 	c.sync()
 	everybody := c.converse()
 	everybody("at first")
 	later := time.Duration(0)
-	for _, way := range []Way{WayVXLAN, WayRoutes, WayAuto, WayVXLAN, WayAuto, WayRoutes} {
+	for _, way := range []plan.Way{plan.WayVXLAN, plan.WayRoutes, plan.WayAuto, plan.WayVXLAN, plan.WayAuto, plan.WayRoutes} {
 		for _, m := range c.machines {
 			c.change(m, way, func() time.Time { return time.Now().Add(later) }, everybody)
 		}
@@ -239,10 +240,10 @@ func TestWayChangesLive(t *testing.T) {
 			everybody(fmt.Sprintf("when %s has settled with %s", m.peer.Name, way))
 		}
 		routes := c.machines[0].routes()
-		if got := strings.Contains(routes, "10.244.2.0/24 via 10.244.2.0 dev fairway-vxlan"); got != (way == WayVXLAN) {
+		if got := strings.Contains(routes, "10.244.2.0/24 via 10.244.2.0 dev fairway-vxlan"); got != (way == plan.WayVXLAN) {
 			t.Errorf("%s: the routes to a neighbour are:\n%s", way, routes)
 		}
-		if got := strings.Contains(c.machines[0].run("ip link"), "fairway-vxlan"); got != (way != WayRoutes) {
+		if got := strings.Contains(c.machines[0].run("ip link"), "fairway-vxlan"); got != (way != plan.WayRoutes) {
 			t.Errorf("%s: the device is there: %t", way, got)
 		}
 	}
@@ -254,7 +255,7 @@ func vxlanPacket(vni uint32, node string, from, to netip.Addr) []byte {
 	udp = binary.BigEndian.AppendUint16(udp, echoPort)
 	udp = append(udp, 0, 12, 0, 0, 'f', 'a', 'k', 'e')
 	ip := append(ipv4Header(from, to, len(udp)), udp...)
-	m := tunnelMAC(node)
+	m := plan.TunnelMAC(node)
 	head := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
 	return slices.Concat(head, m[:], []byte{2, 0, 0, 0, 0, 9, 8, 0}, ip)
 }
@@ -298,7 +299,7 @@ func (n *namespace) sendBy(d net.Dialer, to netip.AddrPort, packet []byte) {
 // no pod's.
 func TestForgedPackets(t *testing.T) {
 	for _, underlay := range []func(string) bool{any4, any6} {
-		c := newRouted(t, WayVXLAN, underlay, dual)
+		c := newRouted(t, plan.WayVXLAN, underlay, dual)
 		c.sync()
 		near, far := c.machines[0], c.machines[2]
 		attacker, victim := near.newPod(), far.newPod()

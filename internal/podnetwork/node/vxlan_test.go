@@ -2,14 +2,15 @@ package node
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // newRouted makes nodes 1 and 2 in one subnet and node 3 in another, behind a router that
 // carries no packet of a pod, as a cloud's does.
-func newRouted(t testing.TB, way Way, underlay func(addr string) bool, cidrs func(int) []string) *cluster {
+func newRouted(t testing.TB, way plan.Way, underlay func(addr string) bool, cidrs func(int) []string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, fabric: newNamespace(t)}
 	c.fabric.noDAD()
@@ -64,12 +65,12 @@ func TestTunnel(t *testing.T) {
 		underlay func(string) bool
 		cidrs    func(int) []string
 		mtu      int
-		ways     []Way
+		ways     []plan.Way
 	}{
-		{"IPv4", any4, v4, 1400, []Way{WayVXLAN}},
-		{"IPv6", any6, v6, 1380, []Way{WayAuto}},
-		{"dual stack", anyFamily, dual, 1400, []Way{WayAuto}},
-		{"dual stack over IPv6", any6, dual, 1380, []Way{WayVXLAN}},
+		{"IPv4", any4, v4, 1400, []plan.Way{plan.WayVXLAN}},
+		{"IPv6", any6, v6, 1380, []plan.Way{plan.WayAuto}},
+		{"dual stack", anyFamily, dual, 1400, []plan.Way{plan.WayAuto}},
+		{"dual stack over IPv6", any6, dual, 1380, []plan.Way{plan.WayVXLAN}},
 	} {
 		for _, way := range test.ways {
 			t.Run(fmt.Sprintf("%s/%s", test.name, way), func(t *testing.T) {
@@ -77,90 +78,10 @@ func TestTunnel(t *testing.T) {
 				c.sync()
 				pods := c.wantCarried(test.mtu)
 				plain := strings.Count(c.machines[0].routes(), " dev eth0")
-				if want := map[Way]int{WayVXLAN: 0, WayAuto: len(pods[0].addrs)}[way]; plain != want && test.name != "dual stack over IPv6" {
+				if want := map[plan.Way]int{plan.WayVXLAN: 0, plan.WayAuto: len(pods[0].addrs)}[way]; plain != want && test.name != "dual stack over IPv6" {
 					t.Errorf("%d plain routes, want %d:\n%s", plain, want, c.machines[0].routes())
 				}
 			})
-		}
-	}
-}
-
-// TestTunnelEnds: nobody takes a podCIDR from an older node by claiming an address in it, nor
-// the way to an older node by a podCIDR around its address.
-func TestTunnelEnds(t *testing.T) {
-	for _, test := range []struct {
-		name, want string
-		older      Peer
-		younger    Peer
-	}{
-		{"an address in an older node's podCIDR", "10.244.8.0/24 10.244.9.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24", "10.244.9.0/24")},
-			Peer{Addrs: addresses("10.244.8.7"), PodCIDRs: prefixes("10.244.7.0/24")}},
-		{"a podCIDR around an older node's address", "10.244.8.0/24", Peer{Addrs: addresses("10.99.0.8"), PodCIDRs: prefixes("10.244.8.0/24")},
-			Peer{Addrs: addresses("198.51.100.7"), PodCIDRs: prefixes("10.99.0.0/24")}},
-		{"an address in its own podCIDR", "10.244.8.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24")},
-			Peer{Addrs: addresses("10.244.7.7"), PodCIDRs: prefixes("10.244.7.0/24")}},
-		{"this node's address", "10.244.8.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24")},
-			Peer{Addrs: addresses("192.0.2.1"), PodCIDRs: prefixes("10.244.7.0/24")}},
-		{"both right", "10.244.7.0/24 10.244.8.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24")},
-			Peer{Addrs: addresses("198.51.100.7"), PodCIDRs: prefixes("10.244.7.0/24")}},
-	} {
-		c := testState()
-		c.way, c.self.Addrs, c.departed = WayVXLAN, addresses("192.0.2.1"), nil
-		test.older.Name, test.older.Created = "older", born(1)
-		test.younger.Name, test.younger.Created = "younger", born(2)
-		c.peers = []Peer{test.younger, c.self, test.older}
-		p := makePlan(c)
-		var got []string
-		for _, dst := range sortedKeys(p.routes) {
-			if p.routes[dst].by == WayVXLAN {
-				got = append(got, dst.String())
-			}
-		}
-		if strings.Join(got, " ") != test.want {
-			t.Errorf("%s: routes through the tunnel %q, want %q; problems %v", test.name, got, test.want, p.problems)
-		}
-		if (len(p.problems) > 0) == (test.name == "both right") {
-			t.Errorf("%s: problems %v", test.name, p.problems)
-		}
-	}
-}
-
-// TestSameMAC: of two nodes whose names have the same address in the tunnel the younger is reported
-// and left out, and this node's own address is no other's.
-func TestSameMAC(t *testing.T) {
-	const one, two = "node-11974701", "node-22741553"
-	if tunnelMAC(one) != tunnelMAC(two) {
-		t.Fatalf("%s has %s, %s has %s: find two others", one, tunnelMAC(one), two, tunnelMAC(two))
-	}
-	for _, test := range []struct {
-		self    string
-		peers   []Peer
-		routes  int
-		problem string
-	}{
-		{"node-1", []Peer{
-			{Name: two, Created: born(2), Addrs: addresses("198.51.100.2"), PodCIDRs: prefixes("10.244.2.0/24")},
-			{Name: one, Created: born(1), Addrs: addresses("198.51.100.1"), PodCIDRs: prefixes("10.244.1.0/24")},
-		}, 1, "node " + two + " has the MAC address 3a:8c:f3:89:84:57 in the tunnel, as node " + one + " has, which is older"},
-		{one, []Peer{
-			{Name: two, Created: born(2), Addrs: addresses("198.51.100.2"), PodCIDRs: prefixes("10.244.2.0/24")},
-		}, 0, "as node " + one + " has"},
-	} {
-		c := testState()
-		c.way, c.self.Name, c.self.Addrs, c.self.PodCIDRs, c.departed, c.clusterCIDRs = WayVXLAN, test.self, addresses("192.0.2.1"), prefixes("10.244.9.0/24"), nil, nil
-		c.peers = append(test.peers, c.self)
-		p := makePlan(c)
-		routes := 0
-		for dst, r := range p.routes {
-			if r.by == WayVXLAN {
-				routes++
-				if dst != netip.MustParsePrefix("10.244.1.0/24") {
-					t.Errorf("on %s: a route to %s", test.self, dst)
-				}
-			}
-		}
-		if routes != test.routes || len(p.problems) != 1 || p.problems[0].node != two || !strings.Contains(p.problems[0].message, test.problem) {
-			t.Errorf("on %s: %d routes, problems %v, want %q", test.self, routes, p.problems, test.problem)
 		}
 	}
 }

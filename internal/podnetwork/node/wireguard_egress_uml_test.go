@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // serveMuch answers every TCP connection with so many bytes.
@@ -67,7 +68,7 @@ func TestWireGuardEgress(t *testing.T) {
 		{"IPv6", any6, v6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newRouted(t, WayWireGuard, test.underlay, test.cidrs)
+			c := newRouted(t, plan.WayWireGuard, test.underlay, test.cidrs)
 			c.leaveEncrypted(test.underlay)
 		})
 	}
@@ -174,7 +175,7 @@ func (c *cluster) leaveEncrypted(underlay func(string) bool) {
 
 // TestWireGuardEgressForged: through that tunnel a node sends nothing as another's, nor to pods what they did not ask for.
 func TestWireGuardEgressForged(t *testing.T) {
-	c := newRouted(t, WayWireGuard, any4, v4)
+	c := newRouted(t, plan.WayWireGuard, any4, v4)
 	c.outside = newNamespace(t)
 	c.plug(c.outside, "br0", "out", "192.0.2.99/24")
 	c.outside.serve()
@@ -204,7 +205,7 @@ func TestWireGuardEgressForged(t *testing.T) {
 		{"its own pod, which has no egress address", mid, gateway, "node-2", q.addrs[0], outside4, "within-prerouting"},
 	} {
 		packet := vxlanPacket(numbers.VNIEgress, test.to.peer.Name, test.source, test.target)
-		m := tunnelMAC(test.as)
+		m := plan.TunnelMAC(test.as)
 		copy(packet[14:], m[:])
 		before := count(test.to, test.chain)
 		test.from.send(netip.AddrPortFrom(test.to.peer.PodCIDRs[0].Addr(), numbers.PortVXLAN), packet)

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // agree syncs until all nodes have all keys.
@@ -55,7 +58,7 @@ func TestWireGuardCarries(t *testing.T) {
 		{"dual stack over IPv6", any6, dual, 1370},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newRouted(t, WayWireGuard, test.underlay, test.cidrs)
+			c := newRouted(t, plan.WayWireGuard, test.underlay, test.cidrs)
 			c.watch()
 			c.agree()
 			c.wantCarried(test.mtu)
@@ -67,13 +70,13 @@ func TestWireGuardCarries(t *testing.T) {
 // TestWireGuardChangesLive: no packet between pods is lost while one node after the other changes
 // between encryption and the other ways.
 func TestWireGuardChangesLive(t *testing.T) {
-	c := newRouted(t, WayRoutes, anyFamily, dual)
+	c := newRouted(t, plan.WayRoutes, anyFamily, dual)
 	c.sync()
 	everybody := c.converse()
 	everybody("at first")
 	start := time.Now()
 	later := time.Duration(0)
-	for _, way := range []Way{WayWireGuard, WayVXLAN, WayWireGuard, WayAuto, WayWireGuard, WayRoutes} {
+	for _, way := range []plan.Way{plan.WayWireGuard, plan.WayVXLAN, plan.WayWireGuard, plan.WayAuto, plan.WayWireGuard, plan.WayRoutes} {
 		for _, m := range c.machines {
 			c.change(m, way, func() time.Time { return start.Add(later) }, everybody)
 			later += 50 * time.Second // the last one is almost two minutes late
@@ -99,7 +102,7 @@ func TestWireGuardChangesLive(t *testing.T) {
 // TestWireGuardChangesByRouters: nor while nodes in two subnets change between encryption and routers that carry the pods'
 // packets: those in the same subnet and those in the other.
 func TestWireGuardChangesByRouters(t *testing.T) {
-	c := newCarried(t, WayBGP)
+	c := newCarried(t, plan.WayBGP)
 	c.sync()
 	c.carry()
 	c.sync()
@@ -128,7 +131,7 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 		}
 		c.carry()
 	}
-	for _, way := range []Way{WayWireGuard, WayBGP} {
+	for _, way := range []plan.Way{plan.WayWireGuard, plan.WayBGP} {
 		for _, m := range c.machines {
 			c.change(m, way, func() time.Time { return start.Add(later) }, everybody)
 			c.carry()
@@ -143,7 +146,7 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 		all("has settled with " + string(way))
 		all("stays with " + string(way))
 		c.wantWay(way)
-		routes, encrypted := c.machines[0].routes(), way == WayWireGuard
+		routes, encrypted := c.machines[0].routes(), way == plan.WayWireGuard
 		if strings.Contains(routes, "10.244.3.0/24 via 10.244.3.0 dev fairway-wg") != encrypted ||
 			strings.Contains(routes, "10.244.3.0/24 via 192.0.2.254 dev eth0") == encrypted {
 			t.Errorf("%s: the routes to another subnet are:\n%s", way, routes)
@@ -160,24 +163,24 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 }
 
 // wantWay fails unless all has changed, and nothing is left of the way before.
-func (c *cluster) wantWay(way Way) {
+func (c *cluster) wantWay(way plan.Way) {
 	c.t.Helper()
 	m := c.machines[0]
 	links, routes := m.run("ip link"), m.routes()
-	if got := strings.Contains(routes, "10.244.2.0/24 via 10.244.2.0 dev fairway-wg"); got != (way == WayWireGuard) {
+	if got := strings.Contains(routes, "10.244.2.0/24 via 10.244.2.0 dev fairway-wg"); got != (way == plan.WayWireGuard) {
 		c.t.Errorf("%s: the routes to a neighbour are:\n%s", way, routes)
 	}
-	if got := strings.Contains(links, "fairway-vxlan"); got != (way == WayVXLAN || way == WayAuto) {
+	if got := strings.Contains(links, "fairway-vxlan"); got != (way == plan.WayVXLAN || way == plan.WayAuto) {
 		c.t.Errorf("%s: the VXLAN device is there: %t", way, got)
 	}
-	if got := strings.Contains(links, "fairway-wg"); got != (way == WayWireGuard) {
+	if got := strings.Contains(links, "fairway-wg"); got != (way == plan.WayWireGuard) {
 		c.t.Errorf("%s: the WireGuard device is there: %t", way, got)
 	}
-	if got := m.peer.Key != (Key{}); got != (way == WayWireGuard) {
+	if got := m.peer.Key != (plan.Key{}); got != (way == plan.WayWireGuard) {
 		c.t.Errorf("%s: the key is published: %t", way, got)
 	}
 	set := m.run("nft list set inet fairway-pods encrypted4")
-	if got := strings.Contains(set, "10.244.2.0/"); got != (way == WayWireGuard) {
+	if got := strings.Contains(set, "10.244.2.0/"); got != (way == plan.WayWireGuard) {
 		c.t.Errorf("%s: what has to be encrypted is:\n%s", way, set)
 	}
 }
@@ -189,32 +192,32 @@ func (m *machine) wgState() string {
 		return ""
 	}
 	text := m.run("ip -d link show fairway-wg | sed 's/^[0-9]*: //'; ip -o addr show dev fairway-wg | awk '{print $3, $4}'") + m.routes()
-	m.wg(func(conn *wgConn, link int) error {
-		d, err := conn.device(m.t.Context(), link)
+	m.wg(func(conn *tunnel.Conn, link int) error {
+		d, err := conn.Device(m.t.Context(), link)
 		if err != nil {
 			return err
 		}
 		var peers []string
-		for key, p := range d.peers {
+		for key, p := range d.Peers {
 			peers = append(peers, fmt.Sprint(key, p))
 		}
 		slices.Sort(peers)
-		text += fmt.Sprintf("%s %d\n%s", d.public, d.port, strings.Join(peers, "\n"))
+		text += fmt.Sprintf("%s %d\n%s", d.Public, d.Port, strings.Join(peers, "\n"))
 		return nil
 	})
 	return text
 }
 
 // wg reads or changes the device by netlink, as the program wg would.
-func (m *machine) wg(change func(*wgConn, int) error) {
+func (m *machine) wg(change func(*tunnel.Conn, int) error) {
 	m.t.Helper()
 	err := m.do(func() error {
-		conn, err := openWG(m.t.Context())
+		conn, err := tunnel.Open(m.t.Context())
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		link, err := net.InterfaceByName(wgLink)
+		link, err := net.InterfaceByName(tunnel.WireGuardLink)
 		if err != nil {
 			return err
 		}
@@ -227,13 +230,13 @@ func (m *machine) wg(change func(*wgConn, int) error) {
 
 // TestWireGuardRepairs: what another program does is undone, with the same key.
 func TestWireGuardRepairs(t *testing.T) {
-	c := newRouted(t, WayWireGuard, anyFamily, dual)
+	c := newRouted(t, plan.WayWireGuard, anyFamily, dual)
 	c.agree()
 	m, far := c.machines[0], c.machines[2]
 	want := m.wgState()
-	set := func(changes ...wgChange) func() {
+	set := func(changes ...tunnel.Change) func() {
 		return func() {
-			m.wg(func(conn *wgConn, link int) error { return conn.setPeers(t.Context(), link, changes) })
+			m.wg(func(conn *tunnel.Conn, link int) error { return conn.SetPeers(t.Context(), link, changes) })
 		}
 	}
 	run := func(line string) func() { return func() { m.run(line) } }
@@ -246,17 +249,17 @@ func TestWireGuardRepairs(t *testing.T) {
 		"a route gone":             run("ip route del 10.244.3.0/24 proto 70"),
 		"another route":            run("ip -6 route replace fd00:10:244:3::/64 via 2001:db8::fe proto 70"),
 		"another device, no peers": run("ip link del fairway-wg; ip link add fairway-wg type wireguard"),
-		"a peer gone":              set(wgChange{key: far.peer.Key, remove: true}),
-		"another endpoint":         set(wgChange{key: far.peer.Key, peer: wgPeer{netip.MustParseAddrPort("192.0.2.77:10282"), far.peer.PodCIDRs}}),
-		"addresses too many":       set(wgChange{key: far.peer.Key, peer: wgPeer{netip.AddrPortFrom(far.peer.Addrs[0], 10282), prefixes("10.0.0.0/8")}}),
-		"a stranger":               set(wgChange{key: keyOf(7), peer: wgPeer{netip.MustParseAddrPort("192.0.2.77:10282"), prefixes("10.244.3.0/24")}}),
+		"a peer gone":              set(tunnel.Change{Key: far.peer.Key, Remove: true}),
+		"another endpoint":         set(tunnel.Change{Key: far.peer.Key, Peer: plan.WireGuardPeer{Endpoint: netip.MustParseAddrPort("192.0.2.77:10282"), Allowed: far.peer.PodCIDRs}}),
+		"addresses too many":       set(tunnel.Change{Key: far.peer.Key, Peer: plan.WireGuardPeer{Endpoint: netip.AddrPortFrom(far.peer.Addrs[0], 10282), Allowed: prefixes("10.0.0.0/8")}}),
+		"a stranger":               set(tunnel.Change{Key: keyOf(7), Peer: plan.WireGuardPeer{Endpoint: netip.MustParseAddrPort("192.0.2.77:10282"), Allowed: prefixes("10.244.3.0/24")}}),
 		"another port": func() {
-			m.wg(func(conn *wgConn, link int) error {
-				d, err := conn.device(t.Context(), link)
+			m.wg(func(conn *tunnel.Conn, link int) error {
+				d, err := conn.Device(t.Context(), link)
 				if err != nil {
 					return err
 				}
-				return conn.setDevice(t.Context(), link, d.private, 51820)
+				return conn.SetDevice(t.Context(), link, d.Private, 51820)
 			})
 		},
 	} {
@@ -282,7 +285,7 @@ func TestWireGuardRepairs(t *testing.T) {
 // TestWireGuardNewKey: a node that lost its key makes another, and connections live on. Nothing is left
 // of a node that has gone.
 func TestWireGuardNewKey(t *testing.T) {
-	c := newRouted(t, WayWireGuard, any4, v4)
+	c := newRouted(t, plan.WayWireGuard, any4, v4)
 	c.agree()
 	a, b := c.machines[0].newPod(), c.machines[2].newPod()
 	b.echo()
@@ -292,7 +295,7 @@ func TestWireGuardNewKey(t *testing.T) {
 	c.machines[2].run("ip link del fairway-wg")
 	c.machines[2].restart()
 	c.agree()
-	if now := c.machines[2].peer.Key; now == before || now == (Key{}) {
+	if now := c.machines[2].peer.Key; now == before || now == (plan.Key{}) {
 		t.Errorf("the key is still %s", now)
 	}
 	k.goOn("with another key")
@@ -300,7 +303,7 @@ func TestWireGuardNewKey(t *testing.T) {
 	c.machines = c.machines[:2]
 	c.sync()
 	k.goOn("when its object has just gone")
-	m.network.now = func() time.Time { return time.Now().Add(keepDeparted) }
+	m.network.now = func() time.Time { return time.Now().Add(plan.KeepDeparted) }
 	m.mustSync(c.peers())
 	if out := m.wgState(); strings.Contains(out, "10.244.3.0") || strings.Contains(out, "192.0.3.3") {
 		t.Errorf("of the node that has gone is left:\n%s", out)
@@ -310,7 +313,7 @@ func TestWireGuardNewKey(t *testing.T) {
 // TestWireGuardRefuses: nothing goes to a node without a key, or leaves while the device is away, and
 // what comes unencrypted is dropped, whoever's address it has.
 func TestWireGuardRefuses(t *testing.T) {
-	c := newRouted(t, WayWireGuard, any4, v4)
+	c := newRouted(t, plan.WayWireGuard, any4, v4)
 	c.watch()
 	c.agree()
 	near, far := c.machines[0], c.machines[1]
@@ -326,9 +329,9 @@ func TestWireGuardRefuses(t *testing.T) {
 		})
 	}
 	peers := c.peers()
-	peers[1].Key = Key{}
+	peers[1].Key = plan.Key{}
 	near.mustSync(peers) // its former key counts for a minute, as that of a node that has gone
-	near.network.now = func() time.Time { return time.Now().Add(keepDeparted) }
+	near.network.now = func() time.Time { return time.Now().Add(plan.KeepDeparted) }
 	near.mustSync(peers)
 	if err := dial(); !errors.Is(err, unix.EHOSTUNREACH) && !errors.Is(err, unix.ENETUNREACH) {
 		t.Errorf("to a node without a key: %v, want unreachable", err)

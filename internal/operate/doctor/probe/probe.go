@@ -24,7 +24,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/doctor"
 	"github.com/fairway-net/fairway/internal/operate/status"
-	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/text"
 )
 
@@ -76,9 +77,9 @@ func kernel() string {
 
 // probeWays asks the kernel for the features of the pod network.
 func probeWays(ctx context.Context) (all []doctor.ModeFact) {
-	for _, way := range []node.Way{node.WayVXLAN, node.WayWireGuard} {
+	for _, way := range []plan.Way{plan.WayVXLAN, plan.WayWireGuard} {
 		fact := doctor.ModeFact{Name: string(way)}
-		if err := node.Probe(ctx, way); err != nil {
+		if err := tunnel.Probe(ctx, way); err != nil {
 			fact.Err = text.OneLine(err).Error()
 		}
 		all = append(all, fact)

@@ -1,0 +1,138 @@
+package obstacles
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+)
+
+// reasonDropped is the reason of the events.
+const reasonDropped = "ForwardingDropped"
+
+// interval is the time between two looks.
+const interval = 4 * time.Second
+
+// A Watcher looks for chains of other programs that drop forwarded packets unless a rule accepts them.
+type Watcher struct {
+	Log *slog.Logger
+	// Pods returns the address ranges of the pods whose packets the node forwards. A family without a range has no pods.
+	// If there is no range at all, the pods are not known, and no rule is taken to accept them.
+	Pods func() []netip.Prefix
+	// Registry gets the metric fairway_forwarding_dropped. Nil: nothing is measured.
+	Registry prometheus.Registerer
+	// Event gets each chain once while the chain is there.
+	Event func(reason, message string)
+	// Now gets all messages after each look that found a change. Empty: there is no obstacle.
+	Now func(message string)
+
+	known map[string]bool // the messages of the last look
+}
+
+// Run looks every few seconds, in the network namespace of the caller's thread. It returns nil when ctx ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	count := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "fairway", Name: "forwarding_dropped",
+		Help: "Chains of other programs that drop forwarded packets without a rule that accepts all packets of the pods",
+	})
+	if w.Registry != nil {
+		w.Registry.MustRegister(count)
+	}
+	var reader nft.Reader
+	defer reader.Close()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		// An error is not logged: the programs that write rules meet the same one and say so.
+		if found, err := findObstacles(ctx, &reader, w.Pods()); err == nil {
+			count.Set(float64(len(found)))
+			w.report(found)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// report reports the messages that are new since the last look.
+func (w *Watcher) report(found []string) {
+	changed := len(found) != len(w.known)
+	now := make(map[string]bool, len(found))
+	for _, message := range found {
+		now[message] = true
+		if w.known[message] {
+			continue
+		}
+		changed = true
+		w.Log.Warn("another program drops packets of pods and Services: " + message)
+		w.Event(reasonDropped, message)
+	}
+	w.known = now
+	if changed {
+		w.Now(strings.Join(found, "; "))
+	}
+}
+
+// findObstacles returns a message for each chain that drops packets of the pods.
+func findObstacles(ctx context.Context, r *nft.Reader, pods []netip.Prefix) (found []string, err error) {
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6, nft.Inet} {
+		var chains []nft.Chain
+		err := r.Chains(ctx, family, "", func(c nft.Chain) error {
+			if c.Base && c.Hook == unix.NF_INET_FORWARD && c.Drop {
+				chains = append(chains, c)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chains {
+			if what := dropsOf(ctx, family, c, pods); what != "" {
+				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts%s [Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR]", c.Name, family, c.Table, what))
+			}
+		}
+	}
+	return found, nil
+}
+
+// dropsOf names the packets of the pods that a chain with policy drop does not accept for certain. Empty: it accepts
+// all of them.
+func dropsOf(ctx context.Context, family nft.Family, c nft.Chain, pods []netip.Prefix) string {
+	if len(pods) == 0 {
+		return ", packets of pods and Services too"
+	}
+	var ours []netip.Prefix
+	for _, p := range pods {
+		if family == nft.Inet || p.Addr().Is4() == (family == nft.IPv4) {
+			ours = append(ours, p)
+		}
+	}
+	if len(ours) == 0 {
+		return ""
+	}
+	var rules firewall
+	text, err := nft.List(ctx, family, c.Table)
+	if err == nil {
+		rules, err = readFirewall(text)
+	}
+	if err != nil {
+		return fmt.Sprintf("; which those are cannot be read: %v", err)
+	}
+	var all []string
+	for _, p := range rules.missing(c.Name, ours) {
+		all = append(all, p.String())
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ": packets " + strings.Join(all, ", ")
+}

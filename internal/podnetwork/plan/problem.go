@@ -1,0 +1,20 @@
+package plan
+
+// Reasons of problems, of events and of the metric.
+const (
+	ReasonPodCIDR     = "PodCIDRRefused"   // a podCIDR would do harm
+	ReasonUnreachable = "NodeUnreachable"  // no way to a node's pods
+	ReasonRoute       = "RouteNotReplaced" // another program has a route to a podCIDR
+	ReasonNoKey       = "NotEncrypted"     // WireGuard does not reach a node, and packets must not go unencrypted
+
+	ReasonGateway = "EgressGatewayUnreachable" // the node that announces pods' egress address is not reached
+
+	ReasonNotAnnounced = "NotAnnounced" // no router announces a podCIDR
+)
+
+// A Problem is an error that another try would not mend.
+type Problem struct {
+	Node    string // the node in question; empty: this machine
+	Reason  string
+	Message string // one line for a person
+}
