@@ -6,6 +6,5 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
-// BenchmarkModes compares the modes that this kernel has; that of IPVS, in user-mode
-// Linux, is in its package.
+// BenchmarkModes compares all modes that this kernel has. Package ipvs measures its mode in user-mode Linux.
 func BenchmarkModes(b *testing.B) { conformance.Bench(b, modes()) }

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	testnet.Main(m)
 }
 
-// TestSwitch walks among all modes that this kernel has.
+// TestSwitch switches between all modes that this kernel has.
 func TestSwitch(t *testing.T) { conformance.Switch(t, modes()) }
 
 func modes() map[string]conformance.Open {
@@ -42,13 +42,13 @@ func modes() map[string]conformance.Open {
 	}
 }
 
-// TestSwitchKeepsClients: nftables and userspace choose the same endpoint for a client.
+// TestSwitchKeepsClients: nftables and userspace choose one endpoint for a client.
 func TestSwitchKeepsClients(t *testing.T) {
 	conformance.SwitchKeepsClients(t, modes(), "nftables", "userspace")
 }
 
-// TestSwitchFaults: a program fails at each of its system calls that change rules, and each
-// write fails, while one mode takes over from another.
+// TestSwitchFaults: one mode takes over from another while a program fails at each system call that changes rules, or a
+// write fails.
 func TestSwitchFaults(t *testing.T) {
 	conformance.SwitchFaults(t, modes(), "nftables", "iptables")
 }

@@ -40,10 +40,10 @@ func TestStaleAgreesWithChecker(t *testing.T) {
 					exists.Frontend = netip.AddrPortFrom(netip.MustParseAddr("172.18.0.11"), f.Addr.Port())
 				}
 				got, wrong := checker.Check(exists, local)
-				if got.Unanswered && !is && !routed(f, a) {
+				if got.OnlyUnanswered && !is && !routed(f, a) {
 					continue // it was so before too
 				}
-				if wrong != is || want.Unanswered != got.Unanswered || is && (want.Unconfirmed && !got.Unconfirmed || want.Namespace != got.Namespace && f.Proto == api.TCP) {
+				if wrong != is || want.OnlyUnanswered != got.OnlyUnanswered || is && (want.Unconfirmed && !got.Unconfirmed || want.Namespace != got.Namespace && f.Proto == api.TCP) {
 					t.Fatalf("%v: Stale %v %+v, Checker %v %+v\nfrom %v\nto %v", exists, is, want, wrong, got, from.Sorted(), to.Sorted())
 				}
 				checked++

@@ -8,25 +8,24 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Checker knows which flows a table allows. It belongs to one goroutine.
+// A Checker decides which existing flows a table allows. It belongs to one goroutine.
 type Checker struct {
 	table *service.Table
-	index *service.Index // nil: not built yet
+	index *service.Index // nil until the first Check
 }
 
-// NewChecker returns a Checker of flows. It is for an agent that starts and does not know
-// which tables came before: Stale costs less where they are known.
+// NewChecker returns a Checker for a table. It is for an agent that starts and does not know the earlier tables. If
+// they are known, Stale is cheaper.
 func NewChecker(t *service.Table) *Checker { return &Checker{table: t} }
 
-// Check reports whether an existing flow is wrong, and returns it as EndFlows wants it. Its
-// Frontend is where the client really sends to, and its Endpoint where the reply comes
-// from: the same if the flow is not translated. local reports whether an address is this
-// machine's; it is called for untranslated flows only.
+// Check reports whether an existing flow is wrong, and returns the Flow for EndFlows. f.Frontend is the original
+// destination, and f.Endpoint is the source of the replies. Both are equal for an untranslated flow. local reports
+// whether an address belongs to this machine. Check calls it for untranslated flows only.
 //
-// Of a flow to an address that has no Frontend it is not known whose it was, except in the
-// ranges that ClusterIPs are taken from.
+// Check cannot know the Service of a flow to an address without a frontend. It reports the flow as wrong only if the
+// protocol is UDP and the address is in a range of ClusterIPs.
 func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is bool) {
-	if c.index == nil { // a node without flows does not need it, and it is large
+	if c.index == nil { // the index is large, and a node without flows does not need it
 		c.index = service.NewIndex(c.table)
 	}
 	at := service.Key{Addr: f.Frontend, Proto: f.Proto}
@@ -35,7 +34,7 @@ func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is boo
 		f.Endpoint = netip.AddrPort{}
 		return f, f.Proto == api.UDP && front.KeepsFlows()
 	}
-	// What is translated came to this node, also if the address is not the node's any more.
+	// A translated flow came to this node, even if the node no longer has the address.
 	front := c.index.Frontend(at, true)
 	switch {
 	case front == nil:
@@ -47,7 +46,7 @@ func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is boo
 		return f, false
 	}
 	f.Namespace = front.Service.Namespace
-	f.Unanswered = front.Termination == service.TerminateNever || front.KeepsFlowsTo(f.Endpoint)
-	f.Unconfirmed = !f.Unanswered && front.Termination == service.TerminateGone
+	f.OnlyUnanswered = front.Termination == service.TerminateNever || front.KeepsFlowsTo(f.Endpoint)
+	f.Unconfirmed = !f.OnlyUnanswered && front.Termination == service.TerminateGone
 	return f, true
 }

@@ -70,7 +70,7 @@ func TestChecker(t *testing.T) {
 		switch {
 		case is && got.Unconfirmed:
 			verdict = fmt.Sprintf("wrong if %s has no such pod", got.Namespace)
-		case is && got.Unanswered:
+		case is && got.OnlyUnanswered:
 			verdict = unanswered
 		}
 		endpoint := map[bool]netip.AddrPort{false: ap(c.by)}[c.endpoint == "none"]

@@ -159,7 +159,7 @@ func TestAnswers(t *testing.T) {
 	})
 	r := ask(t, c, short, []byte{1, 2, 3, 4, 5, 6}, 7)
 	r.reconcile(t, 1, 2, 3, 4)
-	c.until(t, "pods that live are asked about twice", func() bool { return c.times(pod(5)) == 2 && c.times(pod(6)) == 3 })
+	c.until(t, "the agent asks twice about pods that live", func() bool { return c.times(pod(5)) == 2 && c.times(pod(6)) == 3 })
 	// The answers may still be on their way back.
 	for deadline := time.Now().Add(patience); r.confirmer.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

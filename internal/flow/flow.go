@@ -8,41 +8,39 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Flow is what the kernel, or a datapath in user space, remembers of clients of a
-// frontend: their packets to Frontend go to Endpoint. It describes the flows of all clients.
+// A Flow describes the flows of all clients of one frontend to one endpoint: packets to Frontend go to Endpoint. The
+// kernel remembers such flows, or a datapath in user space.
 type Flow struct {
 	Proto api.Proto
-	// Frontend is where the client sends to: the original destination. The unspecified
-	// address of a family stands for a NodePort: this port on any address.
+	// Frontend is the original destination of the client. The unspecified address of a family stands for a NodePort:
+	// this port on any address.
 	Frontend netip.AddrPort
-	// Endpoint is where the reply comes from. Invalid: the flow was never translated, so that
-	// the reply would come from the frontend itself. Of a NodePort that means flows to
-	// addresses of this machine only; flows to the same port of another machine pass here and
-	// are not the Service's.
+	// Endpoint is the source of the replies. The zero value describes untranslated flows: their replies would come from
+	// the frontend itself. For a NodePort the zero value describes only flows to addresses of this machine. Flows to
+	// the same port of another machine pass through the node, and do not belong to the Service.
 	Endpoint netip.AddrPort
-	// OnlyUnserved narrows a NodePort to the addresses on which NodePorts are not served:
-	// those outside Settings.NodePorts.
+	// OnlyUnserved limits a NodePort to the addresses outside Settings.NodePorts, on which the node does not serve
+	// NodePorts.
 	OnlyUnserved bool
-	// Unconfirmed says that the endpoint may live: a pod that left a Service may run on (its
-	// labels changed, or the Service was deleted). The flow ends only if the pod is gone.
+	// Unconfirmed says that the pod may be alive although it left the Service: its labels changed, or the Service was
+	// deleted. The flow ends only if the pod is gone.
 	Unconfirmed bool
-	// Unanswered narrows TCP to connections of which the endpoint has not answered the first packet: it
-	// gets no new ones any more, and keeps those that it has. The client repeats that packet, and it goes
-	// by the rules of now.
-	Unanswered bool
-	// Namespace is the Service's, and Pod the name of the endpoint's pod in it, as far as
-	// EndpointSlices said; empty: not known.
+	// OnlyUnanswered limits TCP to connections in state SYN_SENT, to which the endpoint has not replied. The client
+	// sends the SYN again, and the new rules choose another endpoint. Established connections stay with the endpoint.
+	OnlyUnanswered bool
+	// Namespace is the Service's. Pod is the name of the endpoint's pod in that namespace, according to EndpointSlices.
+	// Either is empty if it is not known.
 	Namespace, Pod string
 }
 
-// A Key identifies the flows that a Flow describes.
+// A Key identifies a Flow. Two Flows with equal Keys describe the same flows.
 type Key struct {
 	Proto              api.Proto
 	Frontend, Endpoint netip.AddrPort
 	OnlyUnserved       bool
 }
 
-// Key returns what identifies f.
+// Key returns the Key of f.
 func (f Flow) Key() Key { return Key{f.Proto, f.Frontend, f.Endpoint, f.OnlyUnserved} }
 
 // String returns "10.96.0.10:53/UDP to 10.244.1.5:53" or "10.96.0.10:53/UDP untranslated".
@@ -56,38 +54,38 @@ func (f Flow) String() string {
 	if f.OnlyUnserved {
 		text += " on addresses without NodePorts"
 	}
-	if f.Unanswered {
+	if f.OnlyUnanswered {
 		text += " that was not answered"
 	}
 	return text
 }
 
-// A Result is what an Ender did, also if it failed midway.
+// A Result says what an Ender did, also before an error.
 type Result struct {
-	// Ended is how many existing flows were ended, or will be in a moment.
+	// Ended counts the flows that were ended, or will end in a moment.
 	Ended int
-	// Unconfirmed are the Flows marked so of which some exist. Those were left alone.
+	// Unconfirmed has the Flows marked Unconfirmed of which at least one flow exists. The Ender leaves them alone.
 	Unconfirmed []Flow
 }
 
-// add adds what another Ender did.
+// add adds the Result of another Ender.
 func (r *Result) add(o Result) {
 	r.Ended += o.Ended
 	r.Unconfirmed = append(r.Unconfirmed, o.Unconfirmed...)
 }
 
-// An Ender ends the flows of one memory.
+// An Ender ends the flows that one memory has.
 type Ender interface {
-	// EndFlows ends the existing flows of those described, but for unconfirmed ones. It may
-	// be repeated after an error; a flow that is gone already is no error.
+	// EndFlows ends all described flows except unconfirmed flows. After an error it may be called again. A flow that
+	// has already ended is no error.
 	EndFlows(ctx context.Context, flows []Flow) (Result, error)
-	// AuditFlows ends all existing flows that c does not allow. It is for the start, when the
-	// tables that came before are not known.
+	// AuditFlows ends all existing flows that c does not allow. It is for the start of the agent, when no earlier table
+	// is known.
 	AuditFlows(ctx context.Context, c *Checker) (Result, error)
 }
 
-// EndFunc is an Ender of flows that do not outlive this process: at the start there are
-// none to audit.
+// EndFunc is an Ender of flows that end with this process. AuditFlows has nothing to do, because no flow is older than
+// the process.
 type EndFunc func(ctx context.Context, flows []Flow) (Result, error)
 
 // EndFlows implements Ender.

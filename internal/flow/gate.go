@@ -7,24 +7,24 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Gate says which connections a datapath may carry that carries them in this process, where
-// no rule of the kernel sees both ends: NetworkPolicies (package policy/enforcer). A nil Gate
-// lets all pass; one that has no Decide yet, none.
+// A Gate decides which connections a datapath in user space may carry. The kernel cannot decide, because its rules for
+// NetworkPolicies do not see both ends of a relayed connection. Package networkpolicy/enforcer provides the decision. A
+// nil Gate allows every connection. A Gate allows none before Decide is called.
 type Gate struct {
 	mu     sync.RWMutex
 	allows func(proto api.Proto, client netip.Addr, endpoint netip.AddrPort) bool
 	relays map[Relay]bool
 }
 
-// A Relay is what carries connections in this process.
+// A Relay carries connections in this process.
 type Relay interface {
-	// Carries reports whether it has a connection from a client to an address that it calls.
+	// Carries reports whether the relay has a connection from a client to dest, the address that the client called.
 	Carries(proto api.Proto, client, dest netip.AddrPort) bool
-	// EndRefused ends the connections that the Gate does not allow any more.
+	// EndRefused ends the connections that the Gate no longer allows, and returns their number.
 	EndRefused() (ended int)
 }
 
-// Decide lets f decide from now on. Any goroutine may call it.
+// Decide sets the function that decides. Any goroutine may call it.
 func (g *Gate) Decide(f func(proto api.Proto, client netip.Addr, endpoint netip.AddrPort) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,7 +42,7 @@ func (g *Gate) Allows(proto api.Proto, client netip.Addr, endpoint netip.AddrPor
 	return f != nil && f(proto, client, endpoint)
 }
 
-// Join lets a relay take part until leave is called.
+// Join adds a relay until leave is called.
 func (g *Gate) Join(c Relay) (leave func()) {
 	if g == nil {
 		return func() {}
@@ -60,7 +60,7 @@ func (g *Gate) Join(c Relay) (leave func()) {
 	}
 }
 
-// EndRefused ends the connections of all relays that are not allowed any more.
+// EndRefused ends the connections of all relays that the Gate no longer allows.
 func (g *Gate) EndRefused() (ended int) {
 	for _, c := range g.joined() {
 		ended += c.EndRefused()
@@ -68,7 +68,7 @@ func (g *Gate) EndRefused() (ended int) {
 	return ended
 }
 
-// Carries reports whether a relay has a connection from a client to an address that it calls.
+// Carries reports whether any relay has a connection from a client to dest, the address that the client called.
 func (g *Gate) Carries(proto api.Proto, client, dest netip.AddrPort) bool {
 	for _, c := range g.joined() {
 		if c.Carries(proto, client, dest) {

@@ -12,45 +12,43 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Config says what a Reconciler works with. Log is required.
+// Config configures a Reconciler. Log is required.
 type Config struct {
 	Log *slog.Logger
-	// Enders end flows, each those of its memory. None: no flow is ended.
+	// Enders end flows, each in its own memory. Without Enders no flow is ended.
 	Enders []Ender
-	// Pods finds out whether a pod is gone. Nil: that is never known, so that unconfirmed
-	// flows go on.
+	// Pods finds out whether a pod is gone. Nil: unconfirmed flows continue.
 	Pods PodLookup
-	// Observe is called after each search with the time it took and the flows it ended. Nil:
-	// it is not called.
+	// Observe is called after each search, with its duration and the number of flows it ended. It may be nil.
 	Observe func(took time.Duration, ended int)
 }
 
-// A Reconciler ends the flows that tables made wrong. All methods but Run and Wake belong to
-// the goroutine that programs the tables.
+// A Reconciler ends the flows that changes made wrong. All methods except Run and Wake belong to the goroutine that
+// programs the tables.
 type Reconciler struct {
 	cfg Config
-	// last is the table that was wanted last, whether it was programmed or not; nil: none yet.
+	// last is the table of the last Wanted, programmed or not. Nil: there was none.
 	last *service.Table
-	// programmed says that the rules are those of last. Before that, a client's next packet
-	// would bring a flow back.
+	// programmed says that the kernel has the rules of last. Before that, no flow is ended: the client's next packet
+	// would create it again.
 	programmed bool
-	stale      map[Key]Flow // must still end
-	audited    bool
-	pauseUntil time.Time // no search before
+	stale      map[Key]Flow // wrong flows to end in the next search
+	audited    bool         // AuditFlows has succeeded
+	pauseUntil time.Time    // no search starts earlier
 	clock      func() time.Time
 	confirmer  *confirmer
 }
 
-// The kernel finds flows by searching its whole table (docs/decisions/0009): at most a
-// twentieth of the time is spent on that, but no flow waits longer than longestPause.
+// A search walks the kernel's whole table (docs/decisions/0009). Searches take at most one part in searchShare of the
+// time, but no flow waits longer than longestPause.
 const (
 	searchShare  = 20
 	longestPause = 250 * time.Millisecond
-	// failurePause is the pause after a search that failed.
+	// failurePause is the pause after a failed search.
 	failurePause = time.Second
 )
 
-// New returns a Reconciler that knows no table. It starts nothing.
+// New returns a Reconciler that knows no table. It starts no goroutine.
 func New(cfg Config) *Reconciler {
 	if cfg.Observe == nil {
 		cfg.Observe = func(time.Duration, int) {}
@@ -58,23 +56,22 @@ func New(cfg Config) *Reconciler {
 	return &Reconciler{cfg: cfg, stale: map[Key]Flow{}, clock: time.Now, confirmer: newConfirmer(cfg.Log, cfg.Pods)}
 }
 
-// Run asks whether pods are gone, until ctx ends, and returns nil then.
+// Run asks whether pods are gone, until ctx ends. It returns nil.
 func (r *Reconciler) Run(ctx context.Context) error { return r.confirmer.run(ctx) }
 
-// Wake receives when Reconcile should be called, because a pod turned out to be gone. Any
-// goroutine may call it.
+// Wake receives when a pod turned out to be gone: call Reconcile. Any goroutine may receive from it.
 func (r *Reconciler) Wake() <-chan struct{} { return r.confirmer.wake }
 
-// Adopted tells what the rules did before the first Wanted, so that flows that became wrong
-// while no agent ran are found like all others, by comparing tables. Without it they did
-// nothing.
+// Adopted sets the table that the kernel had before the first Wanted. Then the comparison of tables also finds flows
+// that became wrong while no agent ran. Without Adopted the table before the first Wanted counts as empty.
 func (r *Reconciler) Adopted(held *service.Table) {
 	if r.last == nil {
 		r.last = held
 	}
 }
 
-// Wanted tells which table is about to be programmed. If that fails, some of it may be.
+// Wanted announces the table that the caller is about to program. If programming fails, the kernel may have a part of
+// the table.
 func (r *Reconciler) Wanted(table *service.Table) {
 	r.programmed = false
 	if len(r.cfg.Enders) == 0 {
@@ -84,7 +81,7 @@ func (r *Reconciler) Wanted(table *service.Table) {
 		r.last = &service.Table{}
 	}
 	if len(r.stale) > 0 || r.confirmer.busy() {
-		// What is right again since then. A client that sends meanwhile keeps its connection.
+		// The new table allows these flows again. They did not end, so their clients keep them.
 		for _, f := range Stale(table, r.last) {
 			delete(r.stale, f.Key())
 			r.confirmer.drop(f.Key())
@@ -96,11 +93,11 @@ func (r *Reconciler) Wanted(table *service.Table) {
 	r.last = table
 }
 
-// Programmed tells that the rules are now those of the last Wanted.
+// Programmed tells that the kernel has the rules of the last Wanted.
 func (r *Reconciler) Programmed() { r.programmed = true }
 
-// Reconcile ends the flows that are wrong, in one search for all that became so meanwhile.
-// It returns how long to wait if there will be more to do, 0 if not.
+// Reconcile ends the wrong flows, in one search for all changes since the last search. It returns the time until the
+// next call, or 0 if there is nothing left to do.
 func (r *Reconciler) Reconcile(ctx context.Context) time.Duration {
 	if !r.programmed || len(r.cfg.Enders) == 0 {
 		return 0
@@ -121,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context) time.Duration {
 	r.pauseUntil = now.Add(min((searchShare-1)*took, longestPause))
 	r.cfg.Observe(took, ended)
 	if err != nil && ctx.Err() != nil {
-		return 0 // the agent ends; the next one audits
+		return 0 // the agent ends, and the next agent audits
 	}
 	if err != nil {
 		r.cfg.Log.Warn("some clients may still send to endpoints that are gone, will try again", "err", err, "again", failurePause)
@@ -130,8 +127,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) time.Duration {
 	return 0
 }
 
-// search ends what is known to be wrong and, once after the start, what an agent that was
-// killed did not end.
+// search ends the flows in stale. The first successful search also audits all flows, because a killed agent may have
+// left wrong ones.
 func (r *Reconciler) search(ctx context.Context) (ended int, err error) {
 	if len(r.stale) > 0 {
 		flows := slices.Collect(maps.Values(r.stale))
@@ -149,8 +146,7 @@ func (r *Reconciler) search(ctx context.Context) (ended int, err error) {
 	return ended + n, err
 }
 
-// each makes every Ender do something, also after one has failed, and asks about the pods
-// of what they found unconfirmed.
+// each calls do for every Ender, also after an error, and asks about the pods of unconfirmed flows.
 func (r *Reconciler) each(do func(Ender) (Result, error)) (ended int, err error) {
 	var all Result
 	var failed []error
@@ -165,10 +161,10 @@ func (r *Reconciler) each(do func(Ender) (Result, error)) (ended int, err error)
 	return all.Ended, errors.Join(failed...)
 }
 
-// unknowable reports whether no answer about pods can say that the flow's endpoint is gone:
-// nothing says that it is a pod's. That there is no pod with the address of a database
-// outside the cluster is no news. A name comes from an EndpointSlice; where the slice is
-// gone, as after a restart, the address must be one of a pod.
+// unknowable reports whether the API server cannot say that the flow's endpoint is gone, because the endpoint is not
+// known to be a pod. For example, no pod has the address of a database outside the cluster, and that does not mean that
+// the database is gone. An endpoint counts as a pod if an EndpointSlice named its pod, or if its address is in the
+// pods' ranges: after a restart the slice may be gone.
 func (r *Reconciler) unknowable(f Flow) bool {
 	pods := r.last.Settings.Pods
 	return f.Pod == "" && !slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(f.Endpoint.Addr()) })

@@ -11,17 +11,18 @@ import (
 
 // Stale returns the flows that the change from one table to another made wrong, sorted.
 //
-// A UDP flow is wrong when its endpoint does not even serve any more, or when the
-// frontend is gone; and a frontend that gets its first endpoints makes flows wrong that
-// passed untranslated before. A client that keeps its port would have its flow for ever.
+// A UDP flow is wrong if
+//   - its endpoint is neither ready nor serving,
+//   - its frontend was removed, or
+//   - it was not translated so far, and the frontend now gets its first endpoints.
 //
-// A TCP connection is wrong when its endpoint is no longer one that keeps connections
-// (Frontend.Termination); that its frontend is gone does it no harm while the Service has
-// the endpoint at another. One whose endpoint has not answered yet is wrong as soon as the endpoint
-// gets no new connections: its node may be dead, and each packet that the client sends again
-// would go there for two minutes.
+// A TCP connection is wrong if
+//   - its endpoint no longer keeps connections under the Service's termination policy (Frontend.Termination). A removed
+//     frontend does not matter as long as the Service has the endpoint at another frontend.
+//   - it is in state SYN_SENT, and the endpoint no longer gets new connections. The endpoint's node may be dead, and
+//     the client would send its SYN there for two minutes.
 //
-// Its cost is that of service.Diff.
+// Stale costs as much as service.Diff.
 func Stale(from, to *service.Table) []Flow {
 	var flows []Flow
 	for c := range service.Touched(from, to) {
@@ -59,28 +60,28 @@ func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 	}
 	for _, a := range unrouted(c) {
 		if _, ends := slices.BinarySearchFunc(ended, a, netip.AddrPort.Compare); !ends {
-			flows = append(flows, Flow{Proto: api.TCP, Frontend: c.Key().Addr, Endpoint: a, Unanswered: true, Namespace: owner(c).Namespace})
+			flows = append(flows, Flow{Proto: api.TCP, Frontend: c.Key().Addr, Endpoint: a, OnlyUnanswered: true, Namespace: owner(c).Namespace})
 		}
 	}
 	if len(ended) == 0 {
 		return flows
 	}
 	pods := from.Entry(owner(c)).Pods(ended)
-	terminated := !slices.ContainsFunc(pods, func(p service.PodRef) bool { return !p.Terminating || p.Name == "" })
-	// A pod that was being deleted stays in the slices until its containers have ended. But
-	// where it left together with one that was not, labels or selectors may have changed; and
-	// an endpoint that is no pod is not deleted when it leaves.
-	gone := policy != service.TerminateGone || terminated && to.Entry(owner(c)) != nil
+	allTerminating := !slices.ContainsFunc(pods, func(p service.PodRef) bool { return !p.Terminating || p.Name == "" })
+	// A connection under policy gone ends only if the pod is gone. A pod that is being deleted stays in the slices until
+	// its containers have ended. So if all pods that left were being deleted, they are gone. If one was not, labels or
+	// selectors may have changed, and the Reconciler must ask about each. An endpoint without a pod may be alive as well.
+	confirmed := policy != service.TerminateGone || allTerminating && to.Entry(owner(c)) != nil
 	for i, a := range ended {
 		flows = append(flows, Flow{
 			Proto: api.TCP, Frontend: c.Key().Addr, Endpoint: a,
-			Unconfirmed: !gone, Namespace: owner(c).Namespace, Pod: pods[i].Name,
+			Unconfirmed: !confirmed, Namespace: owner(c).Namespace, Pod: pods[i].Name,
 		})
 	}
 	return flows
 }
 
-// owner returns the Service that had the frontend; the one that has it now if none had it.
+// owner returns the Service that had the frontend. If the frontend is new, it returns the Service that has it now.
 func owner(c service.Change) api.Name {
 	if c.Old != nil {
 		return c.Old.Service.Name
@@ -88,7 +89,7 @@ func owner(c service.Change) api.Name {
 	return c.New.Service.Name
 }
 
-// lost returns the endpoints that may not keep their flows any more, sorted.
+// lost returns the endpoints that may no longer keep their flows, sorted.
 func lost(c service.Change) []netip.AddrPort {
 	if !c.Old.KeepsFlows() {
 		return nil
@@ -102,7 +103,7 @@ func lost(c service.Change) []netip.AddrPort {
 	})
 }
 
-// unrouted returns the endpoints that get no new flows any more while others do, sorted.
+// unrouted returns the endpoints that no longer get new flows while other endpoints do, sorted.
 func unrouted(c service.Change) (all []netip.AddrPort) {
 	if c.Old == nil || c.New == nil {
 		return nil
@@ -128,18 +129,18 @@ func unrouted(c service.Change) (all []netip.AddrPort) {
 	return slices.Compact(all)
 }
 
-// termination returns which connections the Service that had the frontend ends, and
-// whether it keeps those to an endpoint because it has the endpoint at another frontend.
-func termination(c service.Change, to *service.Table) (service.TerminationPolicy, func(netip.AddrPort) bool) {
+// termination returns the termination policy of the Service that had the frontend. kept reports whether connections to
+// an endpoint stay because the Service has the endpoint at another frontend.
+func termination(c service.Change, to *service.Table) (policy service.TerminationPolicy, kept func(netip.AddrPort) bool) {
 	none := func(netip.AddrPort) bool { return false }
 	if c.Old == nil {
-		return service.TerminateNever, none // there are no connections yet
+		return service.TerminateNever, none // a new frontend has no connections
 	}
 	e := to.Entry(c.Old.Service.Name)
 	if e == nil || len(e.Frontends) == 0 {
 		return c.Old.Termination, none
 	}
-	policy := e.Frontends[0].Termination // all have the same
+	policy = e.Frontends[0].Termination // equal in all frontends of a Service
 	if c.New != nil && c.New.Service.Name == e.Name {
 		return policy, none
 	}
@@ -150,8 +151,7 @@ func termination(c service.Change, to *service.Table) (service.TerminationPolicy
 	}
 }
 
-// moved returns the UDP flows that are wrong because NodePorts are served on other
-// addresses now.
+// moved returns the UDP flows that are wrong because the node serves NodePorts on other addresses than before.
 func moved(from, to *service.Table) []Flow {
 	if from.Settings.SameNodePorts(to.Settings) {
 		return nil
@@ -163,7 +163,7 @@ func moved(from, to *service.Table) []Flow {
 		}
 		flow := Flow{Proto: api.UDP, Frontend: f.Addr, Namespace: f.Service.Namespace}
 		if f.KeepsFlows() {
-			flows = append(flows, flow) // to an address on which it was not served before
+			flows = append(flows, flow) // to an address that did not serve NodePorts before
 		}
 		for _, a := range f.FlowEndpoints() {
 			flow.Endpoint, flow.OnlyUnserved = a, true
@@ -173,7 +173,7 @@ func moved(from, to *service.Table) []Flow {
 	return flows
 }
 
-// has reports whether the Service of f had a frontend with its key in the table.
+// has reports whether the Service of f had a frontend with the same key in the table.
 func has(t *service.Table, f *service.Frontend) bool {
 	e := t.Entry(f.Service.Name)
 	return e != nil && slices.ContainsFunc(e.Frontends, func(o *service.Frontend) bool { return o.Key() == f.Key() })

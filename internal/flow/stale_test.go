@@ -72,7 +72,7 @@ func flowsOf(flows []flow.Flow, proto api.Proto) string {
 		if f.OnlyUnserved {
 			text += "!"
 		}
-		if f.Unanswered {
+		if f.OnlyUnanswered {
 			text += "~"
 		}
 		if f.Namespace != "ns" {

@@ -15,9 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestKilled kills our agent with -9 again and again while the cluster changes, in the
-// middle of whatever it does. No flow through a Service that stays may notice, and in
-// the end all is as with the kube-proxy that was left alone.
+// TestKilled kills our agent with -9 again and again while the cluster changes. Flows through a Service that stays must
+// not notice. In the end the result equals that of a kube-proxy that was never killed.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	o, flows := newFault(t)
@@ -25,7 +24,7 @@ func TestKilled(t *testing.T) {
 	for round := range uint64(12) {
 		g := newGenerator(1000 + round)
 		o.apply(rng, g.cluster(), o.zone)
-		// From before the first list is in to long after the first pass.
+		// The time covers the first list, the first pass, and some time after it.
 		flows.hold(time.Duration(rng.IntN(400)) * time.Millisecond)
 		o.ours.proc.Kill()
 		if round%3 == 0 { // changes that no agent sees
@@ -36,9 +35,9 @@ func TestKilled(t *testing.T) {
 	o.settle(t, flows, 2000)
 }
 
-// TestAPIServerGone takes the API server away from our agent, for as long as the
-// variable GONE says: flows go on, new ones find their endpoints, and an agent that has
-// to start meanwhile changes nothing. What changed in that time comes with the server.
+// TestAPIServerGone takes the API server away from our agent, for the time in the variable GONE. Flows continue, new
+// ones reach their endpoints, and an agent that starts meanwhile changes nothing. When the server is back, the agent
+// applies the changes.
 func TestAPIServerGone(t *testing.T) {
 	t.Parallel()
 	o, flows := newFault(t)
@@ -70,7 +69,7 @@ func newFault(t *testing.T) (*oracle, *flows) {
 	return o, openFlows(t, o.ours)
 }
 
-// settle brings both to a last cluster and compares them; the flows are held until then.
+// settle gives both programs a last cluster and compares them. The flows must continue until then.
 func (o *oracle) settle(t *testing.T, flows *flows, seed uint64) {
 	t.Helper()
 	g := newGenerator(seed)
@@ -92,7 +91,7 @@ func (o *oracle) settle(t *testing.T, flows *flows, seed uint64) {
 	}
 }
 
-// The Service that stays, by its addresses.
+// Addresses of the Service that stays.
 const (
 	stable4, stable6                   = "10.96.100.1", "fd00:10:96::6401"
 	stableLB4, stableLB6               = "203.0.113.200", "2001:db8:9::200"
@@ -134,7 +133,7 @@ func (o *oracle) putStable() {
 	}
 }
 
-// flows are connections through the Service that stays, from everywhere.
+// flows has connections through the Service that stays, from every place.
 type flows struct {
 	t   *testing.T
 	tw  *twin
@@ -148,7 +147,7 @@ type flow struct {
 	by   string // the endpoint that answered first
 }
 
-// far is how long a flow may take for one answer: on any machine enough.
+// far is how long a flow may take for one answer. It is enough on any machine.
 const far = 30 * time.Second
 
 func openFlows(t *testing.T, tw *twin) *flows {
@@ -199,11 +198,10 @@ func (f *flows) each(do func(name, network string, from *testnet.Host, to netip.
 	}
 }
 
-// hold uses all flows for a time, once at least: each must be answered by the endpoint
-// that answered it first.
+// hold uses all flows for a time, at least once. The endpoint that answered a flow first must answer it again.
 func (f *flows) hold(d time.Duration) {
 	f.t.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) { // between two looks
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		for _, fl := range f.all {
 			if a := fl.conn.Ask(far); a.Outcome != testnet.Answered || a.By != fl.by {
 				f.t.Fatalf("%s was answered by %s, now: %v", fl.name, fl.by, a)

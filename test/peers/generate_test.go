@@ -20,13 +20,12 @@ const (
 	services4, services6 = "10.96.0.0/12", "fd00:10:96::/108"
 )
 
-// objects are a cluster's, by kind and name.
+// objects has a cluster's objects by kind and name.
 type objects map[string]apiserver.Object
 
 func (o objects) add(x apiserver.Object) { o[fmt.Sprintf("%T %s", x, x.GetName())] = x }
 
-// A generator makes valid objects: what the API server would refuse it does not make,
-// but everything else it makes far more often than people do.
+// A generator makes objects that the API server would accept. It combines their fields far more freely than people do.
 type generator struct {
 	*rand.Rand
 	zones    []string // "here" first
@@ -84,7 +83,7 @@ func mapsClone(m objects) objects {
 	return out
 }
 
-// servicePorts are what Services may have; the slices have their endpoints.
+// servicePorts has the possible ports of Services. The slices have the ports of their endpoints.
 var servicePorts = []corev1.ServicePort{
 	{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80},
 	{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53},
@@ -93,9 +92,9 @@ var servicePorts = []corev1.ServicePort{
 	{Name: "sig", Protocol: corev1.ProtocolSCTP, Port: 7000},
 }
 
-// targets are the ports that pods listen on, two for each port's name. None is a port of
-// a Service: kube-proxy's filters look at packets after translation, and take those to an
-// endpoint on a node for those to a load balancer with the node's address and that port.
+// targets has the ports of pods, two for each port name. No target is a Service's port: kube-proxy's filters see
+// packets after translation. They would take packets to an endpoint on a node for packets to a load balancer with the
+// node's address and that port.
 var targets = map[string][2]int32{
 	"http": {8080, 8081}, "dns": {5353, 5354}, "dns-tcp": {5353, 5354}, "https": {8443, 8444}, "sig": {7100, 7101}, "": {8080, 8081},
 }
@@ -170,9 +169,8 @@ func (g *generator) ports(t corev1.ServiceType, i int) []corev1.ServicePort {
 	return all
 }
 
-// addresses gives a Service its ClusterIPs and those for outside clients. Two Services
-// may share the latter, with different ports: which Service gets an address and port
-// that both claim is documented as different.
+// addresses sets the ClusterIPs of a Service and its addresses for outside clients. Two Services may share the latter,
+// with different ports. If both claim an address and port, the programs may choose differently, as documented.
 func (g *generator) addresses(svc *corev1.Service, i int) {
 	four, six := clusterIP(i, true), clusterIP(i, false)
 	svc.Spec.ClusterIPs = pick(g, []string{four}, []string{six}, []string{four, six}, []string{six, four})
@@ -287,7 +285,7 @@ func (g *generator) endpoint(s *discoveryv1.EndpointSlice, variant int, is4 bool
 			e.Conditions.Ready = new(false)
 		}
 	}
-	// The same address twice, with the same ports: the one that is not terminating wins.
+	// Of two endpoints with one address and equal ports, the one that is not terminating wins.
 	key := fmt.Sprint(addr, variant)
 	if e.Conditions.Terminating == nil {
 		if used[key] {

@@ -19,10 +19,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
-// health compares the answers to load balancers on each Service's healthCheckNodePort,
-// where both report the same: of Services with IPv4 alone and no endpoint that is
-// ready although it terminates, at the node's main address.
-// The rest is in docs/kube-proxy-differences.md.
+// health compares the answers to load balancers on each Service's healthCheckNodePort, for Services whose answers must
+// be equal: those with IPv4 only and without a ready endpoint that terminates, at the node's main address.
+// docs/kube-proxy-differences.md explains the others.
 func (o *oracle) health(in objects) []difference {
 	var out []difference
 	w := &scenario.World
@@ -35,9 +34,8 @@ func (o *oracle) health(in objects) []difference {
 		for _, to := range []netip.Addr{w.Node.V4} {
 			at := netip.AddrPortFrom(to, uint16(svc.Spec.HealthCheckNodePort))
 			var theirs, ours string
-			// Both update these answers after the kernel, so not at once. kube-proxy closes the server of another
-			// Service, whose listener has the port until it serves: under load, it finds the port in use, and asks
-			// for it again after its next pass, 30 s later.
+			// Both programs update these answers some time after the kernel. kube-proxy may find the port in use by
+			// its own old server of another Service. Then it tries again after its next pass, 30 s later.
 			for deadline := time.Now().Add(catchUp); ; time.Sleep(20 * time.Millisecond) {
 				theirs, ours = o.theirs.check(at), o.ours.check(at)
 				if theirs == ours || time.Now().After(deadline) {
@@ -71,7 +69,7 @@ func plain(in objects, name string) bool {
 	return true
 }
 
-// check asks as a load balancer does: status, weight and body, or that the port is closed.
+// check asks like a load balancer. It returns status, weight and body, or that the port is closed.
 func (tw *twin) check(at netip.AddrPort) string {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,

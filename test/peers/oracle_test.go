@@ -28,16 +28,16 @@ import (
 type oracle struct {
 	api          *apiserver.Server
 	theirs, ours *twin
-	holds        objects        // what the API server has
-	zone         string         // of the node
+	holds        objects        // the objects of the API server
+	zone         string         // the node's zone
 	marks        int32          // how often the sentinel has changed
-	config       configuration  // theirs
+	config       configuration  // kube-proxy's
 	settings     *config.Config // ours
 	looks        []look
 	explained    map[string]int
 }
 
-// newOracle starts both; a test of the oracle itself gives them different orders.
+// newOracle starts both programs. A test of the oracle itself gives them different configurations.
 func newOracle(t testing.TB, theirs, ours configuration) *oracle {
 	t.Helper()
 	o := &oracle{api: apiserver.New(), holds: objects{}, config: theirs, looks: looks, explained: map[string]int{}}
@@ -109,7 +109,7 @@ func (o *oracle) seed(t *testing.T, seed uint64, judge func(step int, in objects
 
 func end(text string) string { return text[max(0, len(text)-3000):] }
 
-// report fails the test for what differs without a reason, and returns it.
+// report fails the test for each difference without a documented reason, and returns them.
 func (o *oracle) report(t *testing.T, seed uint64, step int, in objects, differences []difference) (found []string) {
 	t.Helper()
 	for _, d := range differences {
@@ -125,7 +125,7 @@ func (o *oracle) report(t *testing.T, seed uint64, step int, in objects, differe
 	return found
 }
 
-// apply makes the API server hold want, in an order that the seed decides.
+// apply changes the objects of the API server to want, in an order that depends on the seed.
 func (o *oracle) apply(rng *rand.Rand, want objects, zone string) {
 	if zone != o.zone {
 		o.api.Put(o.node(zone))
@@ -154,8 +154,8 @@ func (o *oracle) apply(rng *rand.Rand, want objects, zone string) {
 	o.mark(zone)
 }
 
-// The sentinel is a Service that changes last: a proxy that serves its new port has seen all
-// that changed before. Its endpoints' hints tell whether the node's zone is known.
+// The sentinel is a Service that changes last. A proxy that serves its new port has seen all earlier changes. Its
+// endpoints' hints tell whether the proxy knows the node's zone.
 const sentinelName = "zz-sentinel"
 
 func (o *oracle) mark(zone string) {
@@ -181,7 +181,7 @@ func (o *oracle) mark(zone string) {
 		if is4 {
 			s.AddressType = discoveryv1.AddressTypeIPv4
 		}
-		// The first is hinted for the zone that was, the second for the one that is.
+		// The first endpoint has a hint for the old zone, and the second for the new zone.
 		for i, z := range []string{o.zone, zone} {
 			addr, on := endpointAddr(i, is4)
 			if z == "" {
@@ -199,11 +199,10 @@ func (o *oracle) mark(zone string) {
 func (o *oracle) markName() string { return fmt.Sprintf("m%d", o.marks) }
 func (o *oracle) markPort() int32  { return 40000 + o.marks%20000 }
 
-// catchUp is how long a program may take for a change. kube-proxy waits 30 s after a
-// pass that failed.
+// catchUp is how long a program may take for a change. kube-proxy waits 30 s after a failed pass.
 const catchUp = 2 * time.Minute
 
-// await waits until both programs have done all that apply has put.
+// await waits until both programs have applied all changes of apply.
 func (o *oracle) await(zone string) error {
 	deadline := time.Now().Add(catchUp)
 	for _, tw := range []*twin{o.theirs, o.ours} {
@@ -223,7 +222,7 @@ func (o *oracle) await(zone string) error {
 				if time.Now().After(deadline) {
 					return fmt.Errorf("%s has not caught up after %v: %v is not served as it should", tw.name, catchUp, to)
 				}
-				time.Sleep(2 * time.Millisecond) // between two looks at a condition
+				time.Sleep(2 * time.Millisecond) // poll
 			}
 		}
 	}
@@ -241,15 +240,15 @@ func (o *oracle) await(zone string) error {
 	return nil
 }
 
-// caughtUp reports whether the sentinel is served as in the zone. Chance passes over one
-// of two endpoints in 48 tries less than once in 10^14.
+// caughtUp reports whether a program serves the sentinel as in the zone. A fair choice misses one of two endpoints in
+// 48 tries less than once in 10^14.
 func (o *oracle) caughtUp(tw *twin, to netip.AddrPort, zone string) (bool, error) {
 	probes := make([]volley.Probe, 48)
 	pod := scenario.World.Pod
 	for i := range probes {
 		probes[i] = volley.Probe{From: tw.stations[pod.Name], Src: pod.Addr(to.Addr().Is4()), To: to, Proto: api.TCP, Likely: true}
 	}
-	// One goes first: what is not served yet need not be asked for often.
+	// First ask once: if the port is not served yet, no more requests are needed.
 	for _, part := range [][]volley.Probe{probes[:1], probes} {
 		results, err := tw.field.Fire(part, 50*time.Millisecond, 0)
 		if err != nil {
@@ -290,8 +289,8 @@ func (o *oracle) forget() error {
 	return nil
 }
 
-// table is what the policy makes of the objects: it has the number of endpoints to wait
-// for, not which proxy is right.
+// table returns the table of the objects. It has the number of endpoints to wait for. It does not decide which proxy is
+// right.
 func (o *oracle) table(in objects, zone string) *service.Table {
 	n := kube.ConvertNode(o.node(zone))
 	view := o.settings.Node(n.Zone, n.Addrs, n.PodCIDRs)

@@ -13,9 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
-// packets returns everything worth sending to a cluster: from each place, and from each
-// endpoint on the node, to each address and port of each Service, and to some that no
-// Service has.
+// packets returns packets from each place, and from each endpoint on the node, to each address and port of each
+// Service, and to some addresses and ports without a Service.
 func packets(all objects) []scenario.Packet {
 	w := &scenario.World
 	var out []scenario.Packet
@@ -84,7 +83,7 @@ func endpointsHere(all objects, name string) map[bool][]scenario.From {
 	return out
 }
 
-// destinations returns all addresses and ports of a Service, and a port beside each.
+// destinations returns all addresses and ports of a Service, and a neighbouring port of each.
 func destinations(svc *corev1.Service) []service.Key {
 	var addrs []string
 	if svc.Spec.ClusterIP != corev1.ClusterIPNone {
@@ -122,7 +121,7 @@ func destinations(svc *corev1.Service) []service.Key {
 	return out
 }
 
-// sample takes n packets, most of them to where a Service is.
+// sample returns n packets, most of them to Services.
 func (g *generator) sample(all []scenario.Packet, table *service.Table, n int) []scenario.Packet {
 	g.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	var out []scenario.Packet

@@ -19,8 +19,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestCyclonus compares what NetworkPolicies allow with the matcher of cyclonus, for random
-// clusters: POLICY_CASES=N packets from or to isolated pods.
+// TestCyclonus compares the packets that NetworkPolicies allow with the matcher of cyclonus, for random clusters:
+// POLICY_CASES=N packets from or to isolated pods.
 func TestCyclonus(t *testing.T) {
 	cases := int(number(t, "POLICY_CASES", 4_000))
 	r := testnet.Random(t)
@@ -41,7 +41,7 @@ func TestCyclonus(t *testing.T) {
 			}
 			got, want := networkpolicy.Lookup(table, p), oracle.policies.IsTrafficAllowed(traffic)
 			if got.Ingress.Isolated || got.Egress.Isolated {
-				done++ // what no policy isolates is compared, but not counted
+				done++ // a packet of pods that no policy isolates is compared, and not counted
 			}
 			if (got.Ingress.Isolated || got.Egress.Isolated) && got.Allowed() {
 				allowed++
@@ -54,13 +54,13 @@ func TestCyclonus(t *testing.T) {
 	t.Logf("%d packets of isolated pods, %d of them allowed", done, allowed)
 }
 
-// A policyOracle is cyclonus' view of a World whose pods are all here.
+// A policyOracle is cyclonus' model of a World whose pods are all on one node.
 type policyOracle struct {
 	*policytest.World
 	policies *matcher.Policy
 }
 
-// newPolicyOracle leaves out what the API server would not accept.
+// newPolicyOracle leaves out policies that the API server would refuse.
 func newPolicyOracle(w *policytest.World, c *networkpolicy.Compiler) *policyOracle {
 	return &policyOracle{w, matcher.BuildNetworkPolicies(false, completeWorld(w, c))}
 }
@@ -92,8 +92,8 @@ func completeWorld(w *policytest.World, c *networkpolicy.Compiler) (all []*netwo
 	return all
 }
 
-// traffic is a packet as cyclonus wants it. A port has one name there, so that a pod whose
-// port has two is left out; and a pod that sends to itself, which is always allowed.
+// traffic returns a packet for cyclonus. ok is false for a pod whose port has two names, which cyclonus does not
+// support, and for a pod that sends to itself, which is always allowed.
 func (o *policyOracle) traffic(p networkpolicy.Packet) (*matcher.Traffic, bool) {
 	if p.Src.Is4() != p.Dst.Is4() || p.Src == p.Dst {
 		return nil, false
@@ -194,8 +194,8 @@ func labelSelector(s *api.Selector) *metav1.LabelSelector {
 	o := &metav1.LabelSelector{}
 	for _, r := range s.Requirements {
 		if r.Op == api.NotIn {
-			// Kubernetes' NotIn holds where there is no such label, cyclonus' does not. Kubernetes'
-			// own selectors are compared with ours in internal/kube.
+			// Kubernetes' NotIn matches an object without the label, and cyclonus' does not. internal/kube compares Kubernetes'
+			// own selectors with ours.
 			o.MatchExpressions = append(o.MatchExpressions, metav1.LabelSelectorRequirement{Key: r.Key, Operator: metav1.LabelSelectorOpExists})
 		}
 		o.MatchExpressions = append(o.MatchExpressions, metav1.LabelSelectorRequirement{Key: r.Key, Operator: operators[r.Op], Values: r.Values})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Fixed seeds by default: what passes today passes tomorrow. SEEDS=5000
-// FIRST_SEED=100000 go test -run TestSamePackets -timeout 2h . looks further.
+// The seeds are fixed by default, so unchanged code has equal results. To test more: SEEDS=5000 FIRST_SEED=100000 go
+// test -run TestSamePackets -timeout 2h .
 const (
 	defaultSeeds = 500
 	perMode      = 20  // seeds for each of our other modes, if there are as many
@@ -20,7 +20,7 @@ const (
 	atOnce       = 5   // oracles: while one waits for a program, another sends
 )
 
-// number reads a variable of the environment.
+// number reads an environment variable.
 func number(t *testing.T, name string, or uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -34,8 +34,8 @@ func number(t *testing.T, name string, or uint64) uint64 {
 	return n
 }
 
-// TestSamePackets holds our agent against kube-proxy: each seed is a random cluster and
-// a change of it. What differs is said once more at the end.
+// TestSamePackets compares our agent with kube-proxy. Each seed is a random cluster and a change of it. The end of the
+// output lists all differences again.
 func TestSamePackets(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -91,7 +91,7 @@ func TestSamePackets(t *testing.T) {
 	}
 }
 
-// A summary is what a run has found.
+// A summary has the results of a run.
 type summary struct {
 	seeds     int
 	packets   tally
@@ -117,13 +117,13 @@ func (s summary) String() string {
 	return strings.Join(words, "\n    ")
 }
 
-// TestOracleNotices holds the oracle itself: programs with different orders differ.
+// TestOracleNotices tests the oracle itself: it finds that programs with different configurations differ.
 func TestOracleNotices(t *testing.T) {
 	for _, pair := range [][2]string{{podsKnown, masqueradeAll}, {podsKnown, rangeOnly}, {somePodsKnown, podsKnown}} {
 		t.Run(pair[0]+" against "+pair[1], func(t *testing.T) {
 			found := 0
 			o := newOracle(t, configured(pair[0]), configured(pair[1]))
-			o.looks = looks[:1] // what differs need not be looked at again
+			o.looks = looks[:1] // one look is enough, because differences are expected
 			sent := o.seed(t, 1, func(_ int, _ objects, all []difference) {
 				found += len(all)
 				if len(all) > 0 {

@@ -17,12 +17,11 @@ import (
 	"github.com/fairway-net/fairway/test/peers/process"
 )
 
-// soon is how long anything may take that must come.
+// soon is how long an expected event may take.
 const soon = time.Minute
 
-// TestTakeover replaces a running kube-proxy by our agent, and our agent by kube-proxy
-// again. Flows that go through the one before go on with the other,
-// and no new one is ever refused.
+// TestTakeover replaces a running kube-proxy by our agent, and our agent by kube-proxy again. Open flows continue under
+// the other program, and no new flow is refused.
 func TestTakeover(t *testing.T) {
 	for _, c := range []struct{ theirs, ours string }{
 		{"nftables", "nftables"}, {"iptables", "nftables"}, {"iptables", "iptables"}, {"nftables", "iptables"}, {"iptables", "userspace"},
@@ -57,13 +56,13 @@ func takeOver(t *testing.T, theirs, ours string) {
 	flows.hold(0)
 	flows.fresh()
 
-	if ours == "userspace" { // an agent in this mode takes its connections with it
+	if ours == "userspace" { // connections of this mode end with the agent
 		load.end()
 		return
 	}
 	if ours == "iptables" && theirs != ours {
-		// A kube-proxy that starts in another mode takes the chains KUBE-… for its own, and
-		// removes them before it has written anything. So we switch first.
+		// A kube-proxy that starts in another mode takes the chains KUBE-… for its own, and removes them before it writes
+		// rules. So we switch the mode first.
 		ours = "nftables"
 		if err := agent.Stop(); err != nil {
 			t.Fatal(err)
@@ -119,13 +118,13 @@ func (n *takenNode) release(o *oracle) {
 	n.until("the agent to hand over", agent, func() bool { return strings.Contains(agent.Output(), "removed the rules of our mode") })
 }
 
-// A takenNode is the node on which one program takes over from the other.
+// A takenNode is the node whose Services move from one program to the other.
 type takenNode struct {
 	t  *testing.T
 	tw *twin
 }
 
-// agent starts our agent beside whatever runs on the node.
+// agent starts our agent next to the programs on the node.
 func (n *takenNode) agent(args ...string) *process.Process {
 	n.t.Helper()
 	argv := append([]string{binary(n.t, "fairway"), "agent", "--master", "http://" + apiPort}, args...)
@@ -153,7 +152,7 @@ func (n *takenNode) output(program string, args ...string) (out string, err erro
 	return out, err
 }
 
-// until waits for what must come.
+// until waits until done returns true. It fails the test if p ends, or after soon.
 func (n *takenNode) until(what string, p *process.Process, done func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(soon); !done(); time.Sleep(20 * time.Millisecond) {
@@ -182,7 +181,7 @@ func (n *takenNode) synced(kubeProxy *process.Process) {
 	})
 }
 
-// remains returns what is left of kube-proxy.
+// remains returns the rest of kube-proxy's rules.
 func (n *takenNode) remains() string {
 	var all []takeover.Remain
 	err := n.tw.node.Do(func() (err error) {
@@ -198,14 +197,14 @@ func (n *takenNode) remains() string {
 	return fmt.Sprint(all)
 }
 
-// A stream opens new flows all the time.
+// A stream opens new flows until end is called.
 type stream struct {
 	n    *takenNode
 	stop chan struct{}
 	wg   sync.WaitGroup
 }
 
-// load opens flows to every frontend until its end; each must be answered.
+// load opens flows to every frontend. Each must get an answer.
 func (n *takenNode) load(f *flows) *stream {
 	l := &stream{n: n, stop: make(chan struct{})}
 	l.wg.Go(func() {

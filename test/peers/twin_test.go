@@ -24,8 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// A twin is a network with one of the two programs in its first node. Both twins are
-// alike but for the program.
+// A twin is a network with one of the two programs in its first node. Two twins differ only in the program.
 type twin struct {
 	name  string
 	node  *testnet.Host
@@ -33,7 +32,7 @@ type twin struct {
 	argv  []string
 	proc  *process.Process
 	leave func() // takes the API server out of the node
-	// field sends packets from all hosts; stations are they, by name.
+	// field sends packets from all hosts. stations has the hosts by name.
 	field    *volley.Field
 	stations map[string]*volley.Station
 }
@@ -96,7 +95,7 @@ func newTwin(t testing.TB, api *apiserver.Server, name string, argv ...string) *
 	return tw
 }
 
-// start starts the program, again if it has ended.
+// start starts the program, also after it has ended.
 func (tw *twin) start(t testing.TB) {
 	t.Helper()
 	var err error
@@ -121,7 +120,7 @@ func (tw *twin) join(t testing.TB, all []*testnet.Host) {
 	}
 }
 
-// serve answers on all ports that endpoint i may have.
+// serve answers on all possible ports of endpoint i.
 func (tw *twin) serve(i int) {
 	for _, is4 := range []bool{true, false} {
 		addr, _ := endpointAddr(i, is4)
@@ -156,8 +155,8 @@ func (tw *twin) listen(t testing.TB, api *apiserver.Server) {
 	}
 }
 
-// forget deletes the node's connections: the endpoint of a new client with an old client's
-// port must be chosen anew.
+// forget deletes the node's connections. Otherwise a new client with an old client's port would get the old client's
+// endpoint.
 func (tw *twin) forget() error {
 	return tw.node.Do(func() error {
 		return netlink.ConntrackTableFlush(netlink.ConntrackTable)

@@ -66,8 +66,7 @@ func upgrade(t *testing.T, previous, mode string) {
 	n := &takenNode{t: t, tw: tw}
 	n.upToDate(tw.proc, mode)
 	before := n.objects()
-	// An agent in mode userspace takes its connections with it, and is not there until the
-	// next one has synced.
+	// Connections of mode userspace end with their agent, and new ones wait for the next agent.
 	lasting := mode != datapath.Userspace
 	var flows *flows
 	var load *stream
@@ -123,8 +122,8 @@ func upgrade(t *testing.T, previous, mode string) {
 	t.Logf("no client went without an answer for longer than %v", gap())
 }
 
-// watchGap connects to a Service all the time, and returns what ends that: it returns the longest time
-// between two answers, which mode userspace has while no process relays.
+// watchGap connects to a Service again and again until end is called. end returns the longest time between two answers.
+// In mode userspace no process relays for a while.
 func watchGap(t *testing.T, tw *twin) (end func() time.Duration) {
 	t.Helper()
 	from, to := tw.hosts[scenario.World.Pod.V4], netip.AddrPortFrom(netip.MustParseAddr(stable4), uint16(stableTCP))
@@ -153,7 +152,7 @@ func watchGap(t *testing.T, tw *twin) (end func() time.Duration) {
 	return end
 }
 
-// upToDate waits until an agent of ours, of either version, has synced.
+// upToDate waits until an agent, ours or the previous one, has synced.
 func (n *takenNode) upToDate(p *process.Process, mode string) {
 	n.t.Helper()
 	n.until("the first pass of "+p.Name, p, func() bool {
@@ -161,8 +160,8 @@ func (n *takenNode) upToDate(p *process.Process, mode string) {
 	})
 }
 
-// objects returns the names of all sets, maps and chains on the node, sorted. Chains that
-// iptables makes for one Service are named by what is in them.
+// objects returns the names of all sets, maps and chains on the node, sorted. iptables names its chains by their
+// content.
 func (n *takenNode) objects() (all []string) {
 	n.t.Helper()
 	text, err := n.output("nft", "-t", "list", "ruleset")
@@ -183,7 +182,7 @@ func (n *takenNode) objects() (all []string) {
 	return all
 }
 
-// changedNames returns what only one of two sorted lists has.
+// changedNames returns the names that only one of two sorted lists has.
 func changedNames(a, b []string) (all []string) {
 	for _, s := range a {
 		if !slices.Contains(b, s) {

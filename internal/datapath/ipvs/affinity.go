@@ -11,16 +11,15 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
-// Session affinity. IPVS remembers each client of a persistent virtual server by a template,
-// for as long as the affinity lasts, and has no limit for them but memory. So a client that
-// is new must be let in by a rule, up to so many clients of a virtual server in that time.
-// Others are sent to a second virtual server, at the same address and the port after it,
-// which hashes the client's address: they stay at their endpoint too, until the endpoints
-// change. docs/decisions/0040-affinity-in-iptables-and-ipvs.md says why.
+// Session affinity. IPVS remembers each client of a persistent virtual server by a template until the affinity ends.
+// Only memory limits the number of templates. So a rule must admit each new client, up to a number of clients of the
+// virtual server. Further clients are sent to an overflow server, at the address of the virtual server and the next
+// port. It hashes the client's address, so these clients also stay at their endpoint until the endpoints change.
+// docs/decisions/0040-affinity-in-iptables-and-ipvs.md gives the reasons.
 
-// Each of the first fullServers virtual servers of a Service and family remembers manyClients;
-// the others, whose number has the bit fewServer, fewClients. So 64 Services fill the set of
-// clients, whose size is 4,194,304: then no client is let in, and all new ones are hashed.
+// The first fullServers virtual servers of a Service and family remember manyClients each. The others remember
+// fewClients each, and their numbers have the bit fewServer. So 64 Services fill the set of clients, whose size is
+// 4,194,304. When the set is full, all new clients go to overflow servers.
 const (
 	manyClients = 1 << 14
 	fewClients  = 1 << 8
@@ -28,23 +27,23 @@ const (
 	fewServer   = 1 << 21
 )
 
-// overflowPortNumber is the port of the virtual servers that hash.
+// overflowPortNumber is the port of overflow servers.
 const overflowPortNumber = serverPortNumber + 1
 
-// overflow returns the virtual server beside i that hashes.
+// overflow returns the overflow server of i.
 func (i serverID) overflow() serverID {
 	i.Addr = netip.AddrPortFrom(i.Addr.Addr(), overflowPortNumber)
 	return i
 }
 
-// withOverflow are a virtual server and the one beside it.
+// withOverflow returns i and its overflow server.
 func (i serverID) withOverflow() [2]serverID { return [...]serverID{i, i.overflow()} }
 
-// overflowSchedulers are those for the virtual servers that hash, the best first. Of mh a change
-// of one endpoint moves few clients.
+// overflowSchedulers are schedulers for overflow servers, the best first. With mh a change of one endpoint moves few
+// clients.
 var overflowSchedulers = []string{"mh", "sh"}
 
-// overflowServer is the virtual server beside v.
+// overflowServer returns the overflow server of v.
 func (s *state) overflowServer(v *virtualServer) *virtualServer {
 	for _, name := range overflowSchedulers {
 		if has, tried := s.schedulers[name]; has || !tried {
@@ -54,7 +53,7 @@ func (s *state) overflowServer(v *virtualServer) *virtualServer {
 	return &virtualServer{sched: "rr", reals: v.reals}
 }
 
-// tryOverflow finds out which scheduler the virtual servers that hash can have.
+// tryOverflow finds out which scheduler overflow servers can have.
 func (d *Datapath) tryOverflow(ctx context.Context) error {
 	for _, name := range overflowSchedulers {
 		if err := d.probeScheduler(ctx, name); err != nil || d.schedulers[name] {
@@ -66,16 +65,17 @@ func (d *Datapath) tryOverflow(ctx context.Context) error {
 	return nil
 }
 
-// affinityServers is the map from a virtual server to the class whose rules let its clients in.
+// affinityServers is the map from a virtual server to the class whose rules admit its clients.
 const affinityServers nftset.Set = "affinity-servers"
 
-// A durationClass is a time for which clients are counted: that of their affinity, or longer.
+// A durationClass is a time and a number of clients. The time is the affinity of the class's virtual servers, or
+// longer.
 type durationClass struct {
 	Seconds int
 	Few     bool
 }
 
-// durations are the classes, the shortest first. No affinity lasts longer than a day.
+// durations are the times of the classes, sorted. No affinity is longer than a day.
 var durations = []int{60, 600, 3600, 10800, 86400}
 
 func durationClasses() (all []durationClass) {
@@ -85,7 +85,7 @@ func durationClasses() (all []durationClass) {
 	return all
 }
 
-// clients is how many clients the class remembers.
+// clients returns how many clients the class admits in its time.
 func (c durationClass) clients() int {
 	if c.Few {
 		return fewClients
@@ -93,15 +93,15 @@ func (c durationClass) clients() int {
 	return manyClients
 }
 
-// Burst and PerDay are the two halves of them: those let in at once, and those in the course of the time.
+// Burst returns the number of clients that are admitted at once: one half.
 func (c durationClass) Burst() int { return c.clients() / 2 }
 
-// PerDay is the second half, for a day.
+// PerDay returns the rate at which the other half is admitted, in clients a day.
 func (c durationClass) PerDay() int {
 	return c.clients() / 2 * int(24*time.Hour/time.Second) / c.Seconds
 }
 
-// Chain is the name of the class's chain.
+// Chain returns the name of the class's chain.
 func (c durationClass) Chain() string {
 	if c.Few {
 		return fmt.Sprintf("affinity-%d-few", c.Seconds)
@@ -109,7 +109,7 @@ func (c durationClass) Chain() string {
 	return fmt.Sprintf("affinity-%d", c.Seconds)
 }
 
-// A classID stands for a durationClass in the packet's priority: the seconds, and a bit.
+// A classID is a durationClass in the packet's priority: the seconds, and a bit for Few.
 type classID uint32
 
 const classFew classID = 1 << 31
@@ -121,11 +121,11 @@ func (c durationClass) id() classID {
 	return classID(c.Seconds)
 }
 
-// ID is that of the class as nft reads it.
+// ID returns the class ID in nft's notation.
 func (c durationClass) ID() string { return fmt.Sprintf("%x:%x", c.id()>>16, c.id()&0xffff) }
 
-// letsIn returns the class of a virtual server, whose rules let clients in; 0: all may come.
-func (i serverID) letsIn(v *virtualServer) classID {
+// class returns the class of a virtual server. 0: every client may come, because the server has no affinity.
+func (i serverID) class(v *virtualServer) classID {
 	if v == nil || v.persist == 0 {
 		return 0
 	}
@@ -136,20 +136,20 @@ func (i serverID) letsIn(v *virtualServer) classID {
 	return durationClass{durations[at], serverNumber(i.Addr.Addr())&fewServer != 0}.id()
 }
 
-// affinityKey is the key of a virtual server: address . protocol.
+// affinityKey returns the key of a virtual server: address . protocol.
 func (i serverID) affinityKey() []byte {
 	return append(i.Addr.Addr().AsSlice(), byte(i.Proto), 0, 0, 0)
 }
 
 // affinity plans the elements with the classes of virtual servers.
 func (r *changes) affinity(p *changeset, held map[serverID]classID) {
-	r.letsIn = map[serverID]classID{}
+	r.classes = map[serverID]classID{}
 	for i, is := range r.servers {
 		if i.Addr.Port() == serverPortNumber {
-			r.letsIn[i] = i.letsIn(is)
+			r.classes[i] = i.class(is)
 		}
 	}
-	for i, is := range r.letsIn {
+	for i, is := range r.classes {
 		was := held[i]
 		w := nft.Write{Set: affinityServers.Name(i.Addr.Addr().Is4()), Key: i.affinityKey(), Del: was != 0, Add: is != 0}
 		switch {
@@ -163,15 +163,15 @@ func (r *changes) affinity(p *changeset, held map[serverID]classID) {
 	}
 }
 
-// manyClientServers counts the virtual servers of a Service that remember many clients, by family.
+// manyClientServers counts the virtual servers of a Service that remember manyClients, by family.
 type manyClientServers map[bool]int
 
-// mayAssign reports whether a virtual server may have an address.
+// mayAssign reports whether a virtual server may get the address with a number.
 func (f manyClientServers) mayAssign(p *sharedServer, number uint32) bool {
 	return p.persist == 0 || number&fewServer != 0 || f[p.is4] < fullServers
 }
 
-// noteAssigned notes that it has it.
+// noteAssigned counts the virtual server p, which has got its address.
 func (f manyClientServers) noteAssigned(p *sharedServer) {
 	if p.persist > 0 && serverNumber(p.at.Addr())&fewServer == 0 {
 		f[p.is4]++

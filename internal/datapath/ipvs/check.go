@@ -10,9 +10,9 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
-// Check implements datapath.Datapath. The generation of nf_tables shows a change of the nft
-// table. IPVS has no such number, so Check reads its servers again each time, as long as
-// that does not take more than its share. It also removes real servers that have drained.
+// Check implements datapath.Datapath. The generation of nf_tables shows a change of the nft table. IPVS has no
+// generation, so Check reads its servers each time, as long as that takes no more than its share of the time. Check
+// also removes real servers that have drained.
 func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	if err := d.removeDrained(ctx, time.Now()); err != nil {
 		d.forget()
@@ -21,7 +21,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	return d.rules.Check(ctx, nftset.Checks{Synced: d.applied != nil, Forget: d.forget, Routed: routed, Always: true, Same: func(changed bool) (same bool, err error) {
 		now := &state{
 			frontends: d.state.frontends, hairpins: d.state.hairpins, clusterIPs: d.state.clusterIPs, settings: d.state.settings,
-			letsIn:  d.state.letsIn,
+			classes: d.state.classes,
 			servers: map[serverID]*virtualServer{},
 		}
 		if changed {
@@ -33,8 +33,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	}})
 }
 
-// removeDrained removes the leaving real servers that have no connection any more, or whose
-// time is over.
+// removeDrained removes the leaving real servers that have no connection any more, or whose time is over.
 func (d *Datapath) removeDrained(ctx context.Context, now time.Time) error {
 	if d.applied == nil {
 		return nil

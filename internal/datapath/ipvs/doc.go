@@ -1,23 +1,21 @@
-// Package ipvs is the datapath that lets the kernel's load balancer, IPVS, choose.
+// Package ipvs is the datapath in which the kernel's load balancer, IPVS, chooses endpoints.
 //
 //	Table ─ render ─→ virtual servers, real servers ─ generic netlink ─→ IPVS ──────────┐ chooses
-//	            └───→ elements of a constant nft program ─ package nft ─→ conntrack ←───┘ carries
+//	            └───→ elements of a constant nft ruleset ─ package nft ─→ conntrack ←───┘ carries
 //
-// The program (ruleset.nft.tmpl) applies the policy: which clients are allowed, reject or
-// drop, and whether the source is masqueraded. It sends packets to forward to a virtual
-// server, whose scheduler picks an endpoint for the first packet of each connection.
-// IPVS writes the choice into the connection's conntrack entry. From then on the entry
-// translates, in both directions. So a connection no longer needs its real server and its
-// virtual server: it survives every change here, and the move to another mode.
+// The ruleset (ruleset.nft.tmpl) applies the policy: allowed clients, reject or drop, and masquerading. It sends packets to
+// forward to a virtual server, whose scheduler chooses an endpoint for the first packet of each connection. IPVS writes
+// the choice into the connection's conntrack entry. From then on the entry translates both directions, and the connection
+// no longer needs its real server and its virtual server. So it survives every change here, and a change of the mode.
 //
-// It hides netlink, how frontends share virtual servers, and the addresses of virtual
-// servers: the addresses are the datapath's own, so that it never touches a virtual server
-// of another program. Frontends of one Service port with the same endpoints share one,
-// because connection counts and affinity belong to the port, not the address.
+// Virtual servers have addresses of a range that belongs to this datapath, so the datapath never touches a virtual
+// server of another program. Frontends of one Service port with equal endpoints share a virtual server, because
+// connection counts and affinity belong to the port and not to the address.
 //
-// It promises, beyond the contract in package datapath, that an endpoint is added before
-// the first packet can be sent to it, and that a removed endpoint gets no new connection
-// while IPVS still counts its old ones (weight 0), for Config.Drain at most.
+// Promises beyond the contract of package datapath:
+//   - An endpoint is added before the first packet can be sent to it.
+//   - A removed endpoint gets no new connection while IPVS still counts its old ones (weight 0). It is removed after
+//     Config.Drain at the latest.
 //
-// It needs ip_vs in the kernel, 5.13 or later, and the program nft.
+// It needs ip_vs in the kernel, Linux 5.13 or later, and the program nft.
 package ipvs

@@ -14,7 +14,7 @@ import (
 	fwnetlink "github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// The constants IPVS_CMD_… and IPVS_…_ATTR_… of linux/ip_vs.h and linux/genetlink.h.
+// Constants IPVS_CMD_… and IPVS_…_ATTR_… of linux/ip_vs.h and linux/genetlink.h.
 const (
 	cmdNewServer, cmdSetServer, cmdDelServer, cmdGetServer = 1, 2, 3, 4
 	cmdNewReal, cmdSetReal, cmdDelReal, cmdGetReal         = 5, 6, 7, 8
@@ -33,7 +33,7 @@ const (
 	realAF                                     = 11
 
 	flagPersistent = 1
-	flagFallback   = 8 // IP_VS_SVC_F_SCHED1: sh and mh skip a server that is full
+	flagFallback   = 8 // IP_VS_SVC_F_SCHED1: sh and mh skip a full server
 
 	statsConns = 1
 	genlHeader = 4
@@ -42,12 +42,12 @@ const (
 // messagesPerSend bounds the messages of one system call: about 20 KiB.
 const messagesPerSend = 150
 
-// A genlConn is the connection to the kernel's IPVS: one socket in the network namespace of
-// the thread that first used it. It sends many changes in one system call.
+// A genlConn is the connection to the kernel's IPVS: one socket in the network namespace of the thread that first used
+// it. It sends many changes in one system call, which moby/ipvs cannot.
 type genlConn struct {
 	conn   *netlink.Conn // nil: not open
 	family uint16
-	// fail, if set, is called before each call that changes something.
+	// fail is called before each change, and its error fails the change. It may be nil.
 	fail func() error
 }
 
@@ -74,7 +74,7 @@ func (w *genlConn) close() {
 	}
 }
 
-// ipvsFamily requests IPVS' family number; the kernel loads the module for it if possible.
+// ipvsFamily returns the number of IPVS' netlink family. The kernel loads the module for the request, if it can.
 func ipvsFamily(ctx context.Context) (uint16, error) {
 	number, err := fwnetlink.Family(ctx, "IPVS")
 	switch {
@@ -114,7 +114,7 @@ func eachAttr(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.Attribu
 	return d.Err()
 }
 
-// A serverOp is one change.
+// A serverOp is one change of IPVS.
 type serverOp struct {
 	cmd        byte
 	server     serverID
@@ -194,12 +194,12 @@ func (s *virtualServer) encode(e *netlink.AttributeEncoder, i serverID) {
 	e.Uint32(serverMask, mask)
 }
 
-// do makes changes in order. After an error some may have been made.
+// do makes changes in order. After an error, some of them may have been made.
 func (w *genlConn) do(ctx context.Context, ops []serverOp) error {
 	for len(ops) > 0 {
 		n := min(len(ops), messagesPerSend)
 		if err := w.send(ctx, ops[:n]); err != nil {
-			w.close() // answers may be left unread
+			w.close() // the socket may have unread answers
 			return fmt.Errorf("change IPVS: %w", err)
 		}
 		ops = ops[n:]
@@ -223,7 +223,7 @@ func (w *genlConn) send(ctx context.Context, ops []serverOp) error {
 			return err
 		}
 	}
-	// The kernel always reports errors, but success only on request.
+	// The kernel always reports errors. It reports success only on request.
 	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
 	return fwnetlink.Within(ctx, w.conn, func() error {
 		sent, err := w.conn.SendMessages(msgs)
@@ -254,7 +254,7 @@ func execute(ctx context.Context, c *netlink.Conn, m netlink.Message) (msgs []ne
 	return msgs, err
 }
 
-// ask requests a dump.
+// ask requests a dump. about is a virtual server, or nil for all.
 func (w *genlConn) ask(ctx context.Context, cmd byte, about *serverID) ([]netlink.Message, error) {
 	if err := w.open(ctx); err != nil {
 		return nil, err
@@ -278,19 +278,18 @@ func (w *genlConn) ask(ctx context.Context, cmd byte, about *serverID) ([]netlin
 	return msgs, err
 }
 
-// A listedServer is a virtual server as the kernel reports it.
+// A listedServer is a virtual server in the kernel's list.
 type listedServer struct {
 	virtualServer
-	conns uint64 // the connections that it scheduled
+	conns uint64 // the number of connections that it scheduled
 }
 
 // maxLists bounds how often the list of virtual servers is requested.
 const maxLists = 20
 
-// servers returns the virtual servers without their real servers. The kernel continues a
-// long list at an index that counts all network namespaces, so that a list misses some
-// servers when another namespace changes its own meanwhile: servers requests the list again
-// until two lists are the same.
+// servers returns the virtual servers without their real servers. The kernel continues a long list at an index that
+// counts the servers of all network namespaces. If another namespace changes its servers meanwhile, the list misses
+// some of ours. So the list is requested again until two lists are equal.
 func (w *genlConn) servers(ctx context.Context) (map[serverID]*listedServer, error) {
 	var before map[serverID]*listedServer
 	for range maxLists {
@@ -374,10 +373,10 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 	return serverID{Addr: netip.AddrPortFrom(a, port), Proto: api.Proto(proto)}, &f, err
 }
 
-// A realServer is a real server as the kernel reports it.
+// A realServer is a real server in the kernel's list.
 type realServer struct {
 	weight uint16
-	conns  uint32 // active and inactive
+	conns  uint32 // number of active and inactive connections
 }
 
 // reals returns the real servers of a virtual server.
@@ -446,7 +445,7 @@ func parseAddr(af uint16, b []byte) (netip.Addr, error) {
 	return a, nil
 }
 
-// timeouts sets how long IPVS keeps connections; 0 leaves a timeout unchanged.
+// timeouts sets how long IPVS keeps connections, in seconds. 0 leaves a timeout unchanged.
 func (w *genlConn) timeouts(ctx context.Context, tcp, fin, udp uint32) error {
 	if err := w.open(ctx); err != nil {
 		return err

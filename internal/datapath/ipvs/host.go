@@ -18,17 +18,16 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/sysctl"
 )
 
-// prepare makes the node deliver packets to virtual servers locally, and IPVS write its
-// choices into conntrack.
+// prepare makes the node deliver packets to virtual servers locally, and makes IPVS write its choices into conntrack.
 //
-// All virtual servers share one route, instead of an address each as on kube-proxy's
-// kube-ipvs0: a Service needs no new address, and the node cannot announce one.
+// All virtual servers share one route. kube-proxy instead adds an address for each Service to kube-ipvs0, which the
+// node could announce.
 func (d *Datapath) prepare(ctx context.Context) error {
 	for _, s := range [...][2]string{
 		{"conntrack", "1"},
-		{"conn_reuse_mode", "1"},           // a port used again is a new connection
+		{"conn_reuse_mode", "1"},           // a SYN from a used port begins a new connection
 		{"expire_nodest_conn", "1"},        // a connection to a removed endpoint is scheduled again
-		{"expire_quiescent_template", "1"}, // and so is a client with affinity
+		{"expire_quiescent_template", "1"}, // a client with affinity to a removed endpoint too
 	} {
 		if err := setSysctl(s[0], s[1]); err != nil {
 			return err
@@ -69,7 +68,7 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// unprepare removes the routes. The parameters stay: another program may need them too.
+// unprepare removes the routes. The parameters stay, because another program may need them.
 func (d *Datapath) unprepare() error {
 	return withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
 		err := h.RouteDel(r)

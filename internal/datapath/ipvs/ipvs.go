@@ -21,24 +21,24 @@ import (
 //go:embed ruleset.nft.tmpl
 var rulesetText string
 
-// DefaultMark is the mark of kube-proxy: bit 14.
+// DefaultMark is kube-proxy's mark: bit 14.
 const DefaultMark = numbers.MarkMasquerade
 
-// DefaultDrain is the limit of kube-proxy.
+// DefaultDrain is kube-proxy's limit.
 const DefaultDrain = 15 * time.Minute
 
 // Config configures the datapath. The zero value works.
 type Config struct {
 	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
 	Mark uint32
-	// Drain is how long a removed endpoint may stay, without new connections, while IPVS
-	// counts old connections to it. 0: DefaultDrain.
+	// Drain limits how long a removed endpoint stays, without new connections, while IPVS counts old connections to it.
+	// 0: DefaultDrain.
 	Drain time.Duration
-	// TCPTimeout, FinTimeout and UDPTimeout are how long IPVS keeps open connections, half
-	// closed connections and UDP flows, for its counts and for affinity. 0 leaves the
-	// kernel's values. They apply to all of the node's IPVS.
+	// TCPTimeout, FinTimeout and UDPTimeout are how long IPVS keeps open connections, half-closed connections and UDP
+	// flows, for its counts and for affinity. They apply to all virtual servers of the node. 0 leaves the kernel's
+	// value.
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
-	// Log gets a line about each scheduler that the kernel lacks. Nil: none.
+	// Log gets a message for each scheduler that the kernel lacks. Nil: no messages.
 	Log *slog.Logger
 }
 
@@ -50,11 +50,11 @@ type Datapath struct {
 	rules *nftset.Syncer[*state]
 	genl  *genlConn
 
-	applied *service.Table // what the kernel holds; nil: unknown, read it
-	state   *state         // the same, as kernel objects
-	// schedulers are the schedulers that were tried, and whether the kernel has them.
+	applied *service.Table // the table of the last Sync; nil: read the kernel
+	state   *state         // applied as kernel objects
+	// schedulers has the schedulers that were tried, and whether the kernel has them.
 	schedulers map[string]bool
-	text       string // the program for people
+	text       string // the ruleset, as people read it
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -79,8 +79,8 @@ func New(cfg Config) (*Datapath, error) {
 	return d, nil
 }
 
-// Info implements datapath.Datapath. IPVS sees only the first packet of a connection and its
-// replies, so packets and bytes are not counted: the counts would be incomplete.
+// Info implements datapath.Datapath. Packets and bytes are not counted, because IPVS sees only the first packet of a
+// connection and its replies.
 func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPVS, Program: d.text, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
@@ -90,8 +90,7 @@ func (d *Datapath) Info() datapath.Info {
 	}}
 }
 
-// FailWrites makes every write ask f first and fail with its error. It is for tests that
-// inject faults.
+// FailWrites makes every write call f first, and fail with its error. Tests inject faults with it.
 func (d *Datapath) FailWrites(f func() error) {
 	d.rules.Table.FailWrites(f)
 	d.genl.fail = f
@@ -171,7 +170,7 @@ func count(b bool) int {
 	return 0
 }
 
-// readKernel prepares the node and the table, and reads what the kernel holds.
+// readKernel prepares the node and the table, and reads the kernel's state.
 func (d *Datapath) readKernel(ctx context.Context) (err error) {
 	if err := d.genl.open(ctx); err != nil {
 		return err
@@ -182,13 +181,13 @@ func (d *Datapath) readKernel(ctx context.Context) (err error) {
 	if d.state, _, err = d.rules.Begin(ctx, d.program()); err == nil {
 		d.state.schedulers = d.schedulers
 		for _, v := range d.state.servers {
-			d.schedulers[v.sched] = true // the kernel has it: it need not be tried
+			d.schedulers[v.sched] = true // the kernel has it
 		}
 	}
 	return err
 }
 
-// apply writes r and, on success, records it.
+// apply writes r and records it on success.
 func (d *Datapath) apply(ctx context.Context, r *changes) error {
 	if err := d.genl.do(ctx, r.before); err != nil {
 		return err
@@ -222,9 +221,9 @@ func (d *Datapath) noteChanges(r *changes) {
 		}
 		d.state.servers[i] = is
 	}
-	for i, class := range r.letsIn {
-		if d.state.letsIn[i] = class; class == 0 {
-			delete(d.state.letsIn, i)
+	for i, class := range r.classes {
+		if d.state.classes[i] = class; class == 0 {
+			delete(d.state.classes, i)
 		}
 	}
 	d.state.hairpins.Note(r.hairpins)
@@ -245,7 +244,7 @@ func (d *Datapath) forget() {
 	d.genl.close()
 }
 
-// Explain implements datapath.Datapath. It reads everything.
+// Explain implements datapath.Datapath. It reads the complete state.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
 	return d.rules.Explain(ctx, k)
 }
@@ -255,12 +254,12 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return d.rules.Adopt(ctx, d.applied == nil, (*state).table)
 }
 
-// table translates the kernel's state.
+// table returns the kernel's state as a Table.
 func (s *state) table() (*service.Table, error) {
 	var all []*service.Frontend
 	for k, f := range s.frontends {
 		if f.internal == 0 {
-			continue // it does nothing
+			continue // an element without a verdict
 		}
 		frontend, err := s.frontend(k, f)
 		if err != nil {
@@ -271,7 +270,7 @@ func (s *state) table() (*service.Table, error) {
 	return service.NewTable(s.settings, all), nil
 }
 
-// frontend translates the kernel's state of k.
+// frontend returns the kernel's state of a frontend.
 func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, error) {
 	n, err := parseComment(f.comment)
 	if err != nil {
@@ -291,8 +290,8 @@ func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, er
 	return out, nil
 }
 
-// route translates a verdict and its virtual server. If the virtual server differs from the
-// comment n, route corrects n.
+// route returns the route of a verdict and its virtual server. Where the virtual server differs from the comment n,
+// route corrects n.
 func (s *state) route(v nftset.VerdictID, at serverID, n *frontendComment) *service.Route {
 	r := v.Route()
 	held := s.servers[at]
@@ -337,7 +336,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count,
 	for k, f := range s.frontends {
 		n, err := parseComment(f.comment)
 		if err != nil {
-			continue // it does nothing
+			continue // its comment cannot be read
 		}
 		for _, a := range [...]netip.AddrPort{f.server, f.externalServer} {
 			for _, i := range (serverID{a, k.Proto}).withOverflow() {
@@ -363,7 +362,7 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 		return err
 	}
 	if d.genl.open(ctx) != nil {
-		return nil // without IPVS there is nothing of ours in it
+		return nil // without IPVS there are no virtual servers
 	}
 	all, err := d.genl.servers(ctx)
 	if err != nil {

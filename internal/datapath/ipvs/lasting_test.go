@@ -134,7 +134,7 @@ func TestUnanswered(t *testing.T) {
 			r.do(func() error {
 				log := slog.New(slog.DiscardHandler)
 				ender := conntrack.NewEnder(log, conntrack.New(conntrack.Config{Log: log}), func([]conntrack.Entry) {})
-				result, err := ender.EndFlows(t.Context(), []flow.Flow{{Proto: api.TCP, Frontend: vip(0), Endpoint: dead.Addr, Unanswered: true}})
+				result, err := ender.EndFlows(t.Context(), []flow.Flow{{Proto: api.TCP, Frontend: vip(0), Endpoint: dead.Addr, OnlyUnanswered: true}})
 				if result.Ended != 1 {
 					t.Errorf("%d connections are forgotten", result.Ended)
 				}

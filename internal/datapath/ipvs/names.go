@@ -14,21 +14,21 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// tableName is the nft table around IPVS. ruleset.nft.tmpl explains its sets.
+// tableName is the name of the nft table around IPVS. ruleset.nft.tmpl explains its sets.
 const tableName = numbers.TableIPVS
 
-// The ranges of virtual servers, which no host uses. 240.0.0.0/4 is reserved and never
-// routed; the IPv6 range is a unique local prefix.
+// Ranges of virtual servers, which no host uses. 240.0.0.0/4 is reserved and never routed. The IPv6 range is a unique
+// local prefix.
 var (
 	serverRange4 = netip.MustParsePrefix(numbers.RangeIPVS4)
 	serverRange6 = netip.MustParsePrefix(numbers.RangeIPVS6)
 )
 
-// serverPortNumber is the port of all virtual servers: local sockets do not use it (tcpmux).
+// serverPortNumber is the port of all virtual servers (tcpmux). No local socket uses it.
 const serverPortNumber = 1
 
-// maxServers is how many virtual servers fit into each half of serverRange4. The upper one,
-// whose numbers have the bit fewServer, is for those that remember few clients.
+// maxServers is the number of virtual servers in each half of serverRange4. The numbers of the upper half have the bit
+// fewServer.
 const maxServers = 1<<21 - 2
 
 // isVirtualServerAddr reports whether an address belongs to our virtual servers.
@@ -66,7 +66,7 @@ const (
 	nodeportServersExternal nftset.Set = "nodeport-servers-external"
 )
 
-// setsOf returns the maps that lead from a frontend to its verdict and to its virtual server.
+// setsOf returns the maps from a frontend to its verdict and to its virtual server.
 func setsOf(nodePort, external bool) (verdicts, virtual nftset.Set) {
 	switch {
 	case nodePort && external:
@@ -90,13 +90,13 @@ func verdictFor(r *service.Route, nodePort, external bool) nftset.VerdictID {
 	return v
 }
 
-// A frontendComment is the comment of a frontend's element: text for people, and properties
-// that its virtual server does not have: "default/web:http rr 10800s local".
+// A frontendComment is the comment of a frontend's element: text for people, and properties that the virtual server
+// does not have. Example: "default/web:http rr 10800s local".
 type frontendComment struct {
 	service  api.PortName
 	balance  service.Algorithm
 	affinity time.Duration
-	// local and externalLocal are Route.Local of the two routes; false without affinity.
+	// local and externalLocal are Route.Local of both routes. They are false without affinity.
 	local, externalLocal bool
 	loadBalancer         bool
 }
@@ -109,7 +109,7 @@ func commentOf(f *service.Frontend) frontendComment {
 	return n
 }
 
-// persistence is the affinity of f in seconds, the unit of IPVS; 0 only without affinity.
+// persistence returns the affinity of f in seconds, the unit of IPVS. 0 means no affinity.
 func persistence(f *service.Frontend) uint32 {
 	if f.Affinity <= 0 {
 		return 0
@@ -168,8 +168,7 @@ func parseComment(text string) (n frontendComment, err error) {
 	return n, nil
 }
 
-// scheduler returns IPVS' name of an algorithm. Some algorithms have a second scheduler that
-// uses weights.
+// scheduler returns IPVS' name of an algorithm. Some algorithms have a second scheduler for weights.
 func scheduler(a service.Algorithm, weighted bool) string {
 	switch a {
 	case service.LeastConn:
@@ -188,7 +187,7 @@ func scheduler(a service.Algorithm, weighted bool) string {
 	case service.Maglev:
 		return "mh"
 	}
-	// IPVS has no random scheduler; round robin is as even.
+	// IPVS has no random scheduler. Round robin distributes as evenly.
 	if weighted {
 		return "wrr"
 	}

@@ -15,23 +15,23 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// changes are the changes of one Sync: first before, then writes, then after. Between two of
-// these steps every frontend is complete: a virtual server and its real servers are added
-// before the first packet can come, and removed after the last packet.
+// changes are the changes of one Sync, in order: before, writes, after. Every frontend is complete between two of these
+// steps. A virtual server and its real servers are added before the first packet can come, and removed after the last
+// packet.
 type changes struct {
 	before []serverOp
 	writes []nft.Write
 	after  []serverOp
 
-	frontends            map[service.Key]*frontendState // changed frontends; empty: removed
-	servers              map[serverID]*virtualServer    // changed servers; nil: removed
-	letsIn               map[serverID]classID           // their classes; 0: none
+	frontends            map[service.Key]*frontendState // changed frontends; an empty state removes one
+	servers              map[serverID]*virtualServer    // changed servers; nil removes one
+	classes              map[serverID]classID           // classes of changed servers; 0: none
 	hairpins, clusterIPs nftset.Counts                  // changed counts
 	settings             service.Settings
-	changedFrontends     map[service.Key]bool // frontends that behave differently
+	changedFrontends     map[service.Key]bool // frontends that change their behaviour
 }
 
-// An endpointList is one list of endpoints of a frontend.
+// An endpointList is one of the two lists of endpoints of a frontend.
 type endpointList struct {
 	key      service.Key
 	external bool
@@ -43,14 +43,13 @@ type sharedServer struct {
 	proto api.Proto
 	is4   bool
 	lists []endpointList
-	at    netip.AddrPort // invalid: not assigned yet
+	at    netip.AddrPort // the zero value before an address is assigned
 }
 
-// errFull says that no address is left for a virtual server.
+// errFull says that there is no free address for a virtual server.
 var errFull = errors.New("no address is left for another virtual server")
 
-// render compares want with the state. Of the state it changes only where the search for the
-// next address begins.
+// render compares want with the state, and returns the changes. It does not change the state, except for lastServer.
 func (d *Datapath) render(want *service.Table, differ []service.Change, full bool) (*changes, error) {
 	r := &changes{
 		frontends: map[service.Key]*frontendState{}, servers: map[serverID]*virtualServer{}, settings: want.Settings,
@@ -85,13 +84,13 @@ func (d *Datapath) render(want *service.Table, differ []service.Change, full boo
 		for i := range d.state.servers {
 			r.servers[i] = servers[i]
 		}
-		for i := range d.state.letsIn {
+		for i := range d.state.classes {
 			r.servers[i] = servers[i]
 		}
 	}
 	maps.Copy(r.servers, servers)
 	d.serverOps(r, wanted)
-	r.affinity(&p, d.state.letsIn)
+	r.affinity(&p, d.state.classes)
 	r.hairpins = d.state.hairpins.Change(differ, nftset.LocalEndpointsOf, full)
 	r.clusterIPs = d.state.clusterIPs.Change(differ, nftset.ClusterIPsOf, full)
 	p.addrs(nftset.Hairpin, d.state.hairpins, r.hairpins, nftset.HairpinKey)
@@ -118,8 +117,8 @@ func (d *Datapath) serverOps(r *changes, wanted map[service.Key]*frontendState) 
 	}
 }
 
-// changes returns the frontends that may have to change: those that differ from the last
-// table or, if the kernel was just read, all.
+// changes returns the frontends that may have to change: the difference to the last table, or all after the kernel was
+// read.
 func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 	if !full {
 		return service.Diff(d.applied, want)
@@ -198,11 +197,11 @@ func (s *state) entry(e *service.Entry, frontends map[service.Key]*frontendState
 	return nil
 }
 
-// sharedServers returns the virtual servers that a Service needs. Sides of one port with the
-// same endpoints share one, so that connection counts and affinity belong to the port. Lists
-// of policy Local have servers of their own because of affinity: an address with only local
-// endpoints must not send a client to the endpoint that another address chose for it.
-// Scheduling by destination address has a virtual server for each address.
+// sharedServers returns the virtual servers that a Service needs. Routes of one port with equal endpoints share a
+// virtual server, so that connection counts and affinity belong to the port.
+//   - Lists of policy Local have their own virtual servers, because of affinity: an address with local endpoints only
+//     must not send a client to an endpoint that another address chose for the client.
+//   - Scheduling by destination address has a virtual server for each address.
 func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 	type kind struct {
 		port  string
@@ -211,7 +210,7 @@ func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 		local bool
 		sched string
 		stays uint32
-		at    service.Key // only for dh
+		at    service.Key // for dh only
 	}
 	of := map[kind][]*sharedServer{}
 	add := func(f *service.Frontend, r *service.Route, external bool) {
@@ -241,7 +240,7 @@ func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 	return all
 }
 
-// realsOf returns endpoints with their weights; the weight is 1 by default.
+// realsOf returns the endpoints with their weights. The default weight is 1.
 func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bool) {
 	all = make(map[netip.AddrPort]uint16, len(eps))
 	for _, e := range eps {
@@ -251,9 +250,9 @@ func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bo
 	return all, weighted
 }
 
-// assignAddrs gives each server an address: the present address of its sides, if it belongs
-// to them, so that a virtual server stays as long as its Service port. taken are virtual
-// servers that other Services got in this Sync.
+// assignAddrs gives each server an address. It keeps the present address of the server's frontends, if that address
+// belongs to the Service, so a virtual server stays as long as its Service port. taken has the virtual servers that
+// other Services got in this Sync.
 func (s *state) assignAddrs(n api.Name, all []*sharedServer, taken map[serverID]*virtualServer) error {
 	mine, full := map[netip.AddrPort]bool{}, manyClientServers{}
 	for _, exact := range []bool{true, false} {
@@ -297,8 +296,8 @@ func (s *state) assignAddrs(n api.Name, all []*sharedServer, taken map[serverID]
 	return nil
 }
 
-// server plans the change of one virtual server from was to is; nil: there is none. Removed
-// real servers stay until the time until, at the latest.
+// server plans the change of one virtual server from was to is. Nil means that the server does not exist. until is the
+// time to remove drained real servers at the latest.
 func (r *changes) server(i serverID, was, is *virtualServer, until time.Time) {
 	switch {
 	case is == nil && was == nil:
@@ -349,20 +348,20 @@ func (r *changes) server(i serverID, was, is *virtualServer, until time.Time) {
 	}
 }
 
-// A changeset is the writes of one Sync to the nft table, in their order.
+// A changeset has the writes of one Sync to the nft table, in order.
 type changeset struct {
 	settings []nft.Write
-	early    []nft.Write // addresses, servers and sources added or replaced
+	early    []nft.Write // added or replaced addresses, servers and sources
 	entries  []nft.Write
-	open     []nft.Write // restrictions removed
-	late     []nft.Write // servers, sources and addresses removed
+	open     []nft.Write // removed restrictions of sources
+	late     []nft.Write // removed servers, sources and addresses
 }
 
 func (p *changeset) writes() []nft.Write {
 	return slices.Concat(p.settings, p.early, p.entries, p.open, p.late)
 }
 
-// frontend adds the writes that replace a frontend was by is.
+// frontend adds the writes that replace the state was of a frontend by the state is.
 func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 	key, is4, nodePort := nftset.FrontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
 	verdicts, servers := setsOf(nodePort, false)
@@ -373,8 +372,8 @@ func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 	p.early = append(p.early, sources.Before...)
 	p.open = append(p.open, sources.Open...)
 	p.late = append(p.late, sources.After...)
-	// The element for external clients is added before and removed after the element for all:
-	// without it, the element for all would serve external clients.
+	// The element for external clients is added before the element for all clients, and removed after it. Otherwise the
+	// element for all clients would serve external clients.
 	if is.external != 0 {
 		p.verdict(external.Name(is4), key, was, is, was.external, is.external)
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// tryScheduler finds out whether the kernel has the schedulers that a table needs, each when
-// it is first needed: on a temporary virtual server that no packet reaches. Services with a
-// missing scheduler are served round robin.
+// tryScheduler finds out whether the kernel has the schedulers of a table. It tries each scheduler once, on a temporary
+// virtual server that no packet reaches. Services with a missing scheduler are served round robin.
 func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) error {
 	for _, c := range changes {
 		f := c.New
@@ -44,7 +43,7 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 	return nil
 }
 
-// probeScheduler notes whether the kernel has a scheduler.
+// probeScheduler records whether the kernel has a scheduler.
 func (d *Datapath) probeScheduler(ctx context.Context, name string) error {
 	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), api.TCP}
 	err := d.genl.do(ctx, []serverOp{{cmd: cmdNewServer, server: probe, definition: &virtualServer{sched: name}}})
@@ -54,7 +53,7 @@ func (d *Datapath) probeScheduler(ctx context.Context, name string) error {
 	case errors.Is(err, unix.ENOENT):
 		d.schedulers[name] = false
 		return nil
-	case errors.Is(err, unix.EEXIST): // left by a process that died: the Sync removes it
+	case errors.Is(err, unix.EEXIST): // a process that died left the server: Sync removes it
 		err = nil
 	}
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A serverID names a virtual server.
+// A serverID identifies a virtual server.
 type serverID struct {
 	Addr  netip.AddrPort
 	Proto api.Proto
@@ -26,27 +26,27 @@ func (i serverID) String() string { return service.Key{Addr: i.Addr, Proto: i.Pr
 // A virtualServer is a virtual server with its real servers.
 type virtualServer struct {
 	sched   string
-	persist uint32 // how many seconds a client stays; 0: not at all
+	persist uint32 // session affinity in seconds, or 0
 	reals   map[netip.AddrPort]uint16
-	// leaving are real servers that get no new connections. They are removed when IPVS counts
-	// no connections any more, or at the given time.
+	// leaving has the real servers that get no new connections, and the time to remove each. A real server is removed
+	// earlier if IPVS counts no connections.
 	leaving map[netip.AddrPort]time.Time
 }
 
-// equal reports whether s and o have the same effect in the kernel.
+// equal reports whether s and o have an equal effect in the kernel.
 func (s *virtualServer) equal(o *virtualServer) bool {
 	return s.sched == o.sched && s.persist == o.persist && maps.Equal(s.reals, o.reals)
 }
 
-// drains reports whether the scheduler skips real servers of weight 0. Hashing schedulers
-// choose such a server for a client and refuse the connection.
+// drains reports whether the scheduler skips real servers of weight 0. Hashing schedulers choose such a server, and
+// refuse the connection.
 func (s *virtualServer) drains() bool { return !slices.Contains([]string{"sh", "dh", "mh"}, s.sched) }
 
-// A frontendState is what the nft table holds for one frontend.
+// A frontendState is the state of one frontend in the nft table.
 type frontendState struct {
 	comment            string
-	internal, external nftset.VerdictID // external is 0 if it is the same as internal
-	// server and externalServer are virtual servers; invalid if none is needed.
+	internal, external nftset.VerdictID // external is 0 if it equals internal
+	// server and externalServer are virtual servers, or zero if none is needed.
 	server, externalServer netip.AddrPort
 	sources                nftset.Sources
 }
@@ -56,26 +56,26 @@ func (f *frontendState) equal(o *frontendState) bool {
 		f.externalServer == o.externalServer && f.sources.Equal(o.sources)
 }
 
-// state is what the kernel holds, all of it.
+// A state is the complete state of the datapath in the kernel.
 type state struct {
 	frontends  map[service.Key]*frontendState
 	servers    map[serverID]*virtualServer
-	hairpins   nftset.Counts // of endpoints on this node
+	hairpins   nftset.Counts // addresses of endpoints on this node
 	clusterIPs nftset.Counts
 	settings   service.Settings
-	letsIn     map[serverID]classID // whose clients are let in by rules
-	lastServer [2]uint32            // where the search for a virtual server's address begins, in each half
+	classes    map[serverID]classID // the classes of servers with affinity
+	lastServer [2]uint32            // the last assigned number in each half of the addresses
 	schedulers map[string]bool      // the tried schedulers, and whether the kernel has them
 }
 
 func newState() *state {
 	return &state{
 		frontends: map[service.Key]*frontendState{}, servers: map[serverID]*virtualServer{},
-		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{}, letsIn: map[serverID]classID{},
+		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{}, classes: map[serverID]classID{},
 	}
 }
 
-// at returns the state of k, which is empty if the kernel holds nothing.
+// at returns the state of k. It is empty if the kernel has no such frontend.
 func (s *state) at(k service.Key) *frontendState {
 	if f := s.frontends[k]; f != nil {
 		return f
@@ -83,14 +83,14 @@ func (s *state) at(k service.Key) *frontendState {
 	return &frontendState{}
 }
 
-// equal reports whether s and o describe the same kernel state. It ignores use counts, which
-// are not in the kernel, and leaving real servers, which Check removes.
+// equal reports whether s and o describe equal states of the kernel. It ignores use counts, which are not in the
+// kernel, and leaving real servers, which Check removes.
 func (s *state) equal(o *state) bool {
-	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) && maps.Equal(s.letsIn, o.letsIn) &&
+	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) && maps.Equal(s.classes, o.classes) &&
 		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }
 
-// read returns what the kernel holds.
+// read reads the state from the kernel.
 func (d *Datapath) read(ctx context.Context) (*state, error) {
 	r := reader{d.rules.Reader(ctx), newState()}
 	for _, is4 := range nftset.Families {
@@ -102,7 +102,7 @@ func (d *Datapath) read(ctx context.Context) (*state, error) {
 		}
 		r.Sources(is4, func(k service.Key) *nftset.Sources { return &r.frontend(k).sources })
 		r.Addrs(nftset.Hairpin, is4, func(a netip.Addr) { r.state.hairpins[a] = 1 })
-		r.letsIn(is4)
+		r.readClasses(is4)
 		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
 	}
 	r.state.settings = r.Settings()
@@ -112,7 +112,7 @@ func (d *Datapath) read(ctx context.Context) (*state, error) {
 	return r.state, d.readServers(ctx, r.state)
 }
 
-// readServers reads the virtual servers, and where the search for the next address begins.
+// readServers reads the virtual servers, and sets lastServer.
 func (d *Datapath) readServers(ctx context.Context, s *state) error {
 	all, err := d.genl.servers(ctx)
 	if err != nil {
@@ -146,7 +146,7 @@ type reader struct {
 	state *state
 }
 
-// frontend returns the state of a frontend for the caller to fill.
+// frontend returns the state of a frontend, for the caller to fill.
 func (r *reader) frontend(k service.Key) *frontendState {
 	return nftset.Ensure(r.state.frontends, k)
 }
@@ -171,7 +171,7 @@ func (r *reader) servers(is4, nodePort, external bool, put func(*frontendState, 
 	})
 }
 
-func (r *reader) letsIn(is4 bool) {
+func (r *reader) readClasses(is4 bool) {
 	size := nftset.AddrSize(is4)
 	r.Each(affinityServers.Name(is4), func(e nft.Element) error {
 		addr, ok := netip.AddrFromSlice(e.Key[:min(size, len(e.Key))])
@@ -179,7 +179,7 @@ func (r *reader) letsIn(is4 bool) {
 			return fmt.Errorf("key has %d bytes", len(e.Key))
 		}
 		class, err := nftset.ParseNumber(e.Data)
-		r.state.letsIn[serverID{netip.AddrPortFrom(addr, serverPortNumber), api.Proto(e.Key[size])}] = classID(class)
+		r.state.classes[serverID{netip.AddrPortFrom(addr, serverPortNumber), api.Proto(e.Key[size])}] = classID(class)
 		return err
 	})
 }

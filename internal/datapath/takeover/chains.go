@@ -10,20 +10,20 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
-// iptablesTables are iptables' tables that kube-proxy writes to.
+// iptablesTables has the tables of iptables that kube-proxy writes to.
 var iptablesTables = []string{"filter", "nat", "mangle"}
 
-// A program is one of the four rule sets that programs named iptables know.
+// A program is one of the four iptables programs, each with its own rules.
 type program struct {
 	variant xtables.Variant
 	is4     bool
 }
 
-// programs are all of them.
+// programs has all four.
 var programs = []program{{xtables.NFT, true}, {xtables.Legacy, true}, {xtables.NFT, false}, {xtables.Legacy, false}}
 
-// mayHave reports, without making the kernel load iptables-legacy, whether the rule set may
-// have chains of kube-proxy.
+// mayHave reports whether the program's rules may have chains of kube-proxy. It does not make the kernel load
+// iptables-legacy.
 func (p program) mayHave(ctx context.Context) (bool, error) {
 	if p.variant == xtables.Legacy {
 		return xtables.LegacyTables(p.is4)
@@ -34,8 +34,7 @@ func (p program) mayHave(ctx context.Context) (bool, error) {
 	return hasChains(ctx, nftables.TableFamilyIPv6)
 }
 
-// hasChains reports whether one of iptables-nft's tables has a chain of kube-proxy that
-// is not ours by adoption.
+// hasChains reports whether a table of iptables-nft has a chain of kube-proxy that our mode iptables has not adopted.
 func hasChains(ctx context.Context, family nftables.TableFamily) (bool, error) {
 	var chains []*nftables.Chain
 	err := ask(ctx, func(c *nftables.Conn) (err error) { chains, err = c.ListChainsOfTableFamily(family); return err })
@@ -48,7 +47,7 @@ func hasChains(ctx context.Context, family nftables.TableFamily) (bool, error) {
 	}), nil
 }
 
-// findChains finds what kube-proxy writes in its modes iptables and ipvs.
+// findChains finds the chains of kube-proxy's modes iptables and ipvs.
 func (k *KubeProxy) findChains(ctx context.Context) ([]Remain, error) {
 	var all []Remain
 	for _, p := range programs {
@@ -69,7 +68,7 @@ func (k *KubeProxy) findChains(ctx context.Context) ([]Remain, error) {
 	return all, nil
 }
 
-// removal returns what the restore program must read, and whether the rules serve Services.
+// removal returns the input for the restore program, and whether the rules serve Services.
 func (p program) removal(ctx context.Context) (text string, serves bool, err error) {
 	var r ruleset
 	if err := xtables.Save(ctx, p.variant, p.is4, r.add); err != nil {
@@ -78,7 +77,7 @@ func (p program) removal(ctx context.Context) (text string, serves bool, err err
 	return r.removal(), r.serves(), nil
 }
 
-// remove reads the rules again: some seconds may have passed since they were found.
+// remove removes the chains. It reads the rules again, because they may have changed since they were found.
 func (p program) remove(ctx context.Context) error {
 	text, _, err := p.removal(ctx)
 	if err != nil || text == "" {

@@ -1,22 +1,19 @@
-// Package takeover moves a node from one carrier of Services to another, and connections
-// continue.
+// Package takeover moves a node's Services from one proxy or mode to another, while connections continue.
 //
-//	           Sync, Check                       ┌─→ our datapath: carries first …
+//	           Sync, Check                       ┌─→ our datapath carries the Services first …
 //	proxy.Loop ───────────→ Handover ────────────┤
 //	                             │               └─ … then, again and again until done:
 //	                             ├─→ the datapaths of other modes: Drain
 //	                             └─→ KubeProxy: Find, Remove
 //
-// A Handover is a datapath around the one of our mode. It hides that another program, an
-// agent in another mode or a kube-proxy, carried Services here before, and how that is
-// read from the kernel. It promises that it touches nothing of them before our own rules
-// are in place; that it never touches what is not ours and not kube-proxy's (the
-// kubelet's chains, a container runtime's host ports, kube-router's); and that it goes by
-// what it finds in the kernel, so that after an agent that was killed in between the next
-// one continues.
+// A Handover is a datapath around the datapath of our mode. A Release does the opposite: it gives the node back to another
+// proxy. Both find in the kernel what kube-proxy, or an agent in another mode, has left.
 //
-// Established connections live on because conntrack remembers where each goes, and our
-// own NAT rules keep the kernel's hooks for that in place. Where that is not enough
-// (userspace), the datapath that leaves knows what its connections need: Drain removes it step
-// by step.
+// Promises of a Handover:
+//   - It removes nothing before our own rules are in place.
+//   - It removes only rules of Fairway and of kube-proxy, never those of the kubelet, a container runtime or kube-router.
+//   - It keeps no record of its own. If an agent is killed, the next agent finds the rest in the kernel, and continues.
+//
+// Established connections continue, because conntrack remembers their endpoints, and our own NAT rules keep the
+// kernel's NAT hooks registered. Connections of mode userspace need more: Drain of that datapath removes it step by step.
 package takeover

@@ -10,24 +10,23 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Config says which datapath takes over from which. Log and Datapath are required.
+// Config configures a Handover. Log and Datapath are required.
 type Config struct {
 	Log      *slog.Logger
 	Datapath datapath.Datapath
-	// Others are the datapaths that may have carried Services here before. The Handover
-	// closes each when nothing of it is left.
+	// Others are the datapaths that may have carried Services on this node before. The Handover closes each when its
+	// rules are gone.
 	Others []datapath.Datapath
-	// KubeProxy finds what a kube-proxy leaves. Nil: the Handover does not look for it.
+	// KubeProxy finds kube-proxy's rules. Nil: the Handover does not look for them.
 	KubeProxy *KubeProxy
-	// Found is called with what a kube-proxy has left on the node, each time it is looked for;
-	// stuck says why it cannot be looked for or removed. Nil: nothing is called.
+	// Found is called after each look for kube-proxy, with the rules that remain on the node. stuck is the error of the
+	// look or of the removal. Found may be nil.
 	Found func(rules []string, stuck error)
-	// Replace makes the Handover remove kube-proxy's rules; without it they are only logged.
+	// Replace makes the Handover remove kube-proxy's rules. Without it they are only logged.
 	Replace bool
 }
 
-// A Handover carries Services with its Config's datapath and removes what other carriers
-// left.
+// A Handover carries Services with its Config's datapath, and removes the rules of other modes and of kube-proxy.
 type Handover struct {
 	datapath.Datapath
 	cfg     Config
@@ -36,14 +35,14 @@ type Handover struct {
 	kube    kubeProxyWatch
 }
 
-// other is a datapath that may have left something.
+// other is a datapath that may have left rules.
 type other struct {
 	datapath.Datapath
 	found  bool
 	logged string // the last error that was logged
 }
 
-// New returns a Handover. It touches nothing.
+// New returns a Handover. It does not touch the kernel.
 func New(cfg Config) *Handover {
 	h := &Handover{Datapath: cfg.Datapath, cfg: cfg}
 	for _, o := range cfg.Others {
@@ -52,8 +51,8 @@ func New(cfg Config) *Handover {
 	return h
 }
 
-// Sync implements datapath.Datapath. Others are removed in the same call: two tables, of
-// which only one follows the cluster, see packets together for as short as possible.
+// Sync implements datapath.Datapath. It removes the others in the same call, because packets should pass through two
+// tables, of which only one is kept up to date, for as short as possible.
 func (h *Handover) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := h.Datapath.Sync(ctx, want)
 	if err == nil {
@@ -63,7 +62,7 @@ func (h *Handover) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	return stats, err
 }
 
-// Check implements datapath.Datapath, and goes on with what is not done yet.
+// Check implements datapath.Datapath, and continues the removal.
 func (h *Handover) Check(ctx context.Context) (datapath.Drift, error) {
 	if h.carries {
 		h.removeOthers(ctx)
@@ -79,8 +78,7 @@ func (h *Handover) Close() {
 	h.Datapath.Close()
 }
 
-// removeOthers removes what can be removed now. A failure is only logged: our own rules are in
-// place.
+// removeOthers removes the rules that can be removed now. It only logs a failure, because our own rules are in place.
 func (h *Handover) removeOthers(ctx context.Context) {
 	h.others = slices.DeleteFunc(h.others, func(o *other) bool {
 		done, err := h.leave(ctx, o)
@@ -98,7 +96,7 @@ func (h *Handover) removeOthers(ctx context.Context) {
 	}
 }
 
-// leave removes what another mode left, as far as no connection needs it.
+// leave removes the rules of another mode that no connection needs. done is true when none are left.
 func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 	if !o.found {
 		held, err := o.Adopt(ctx)
@@ -114,27 +112,27 @@ func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 	return done, err
 }
 
-// How often a kube-proxy's rules are looked for. The pause doubles as long as there are
-// none, up to a minute, and each time that they have come back: the agent does not compete
-// with a kube-proxy that runs.
+// Pauses between looks for kube-proxy's rules. While there are none, the pause doubles up to kubeProxyQuiet. It also
+// doubles each time that the rules came back, up to kubeProxyLongest: the agent must not compete with a running
+// kube-proxy.
 const (
 	kubeProxyPause   = 5 * time.Second
 	kubeProxyQuiet   = time.Minute
 	kubeProxyLongest = 5 * time.Minute
 )
 
-// kubeProxyWatch is what is known of a kube-proxy on this node.
+// kubeProxyWatch has the results of the looks for kube-proxy.
 type kubeProxyWatch struct {
 	next    time.Time
 	pause   time.Duration
-	removed bool   // its rules, at least once
-	back    bool   // they had come back when last looked for
+	removed bool   // its rules were removed at least once
+	back    bool   // the last look found rules that stay, or that came back
 	logged  string // the last error that was logged
 }
 
 func (w *kubeProxyWatch) due() bool { return !time.Now().Before(w.next) }
 
-// look removes what a kube-proxy wrote, and logs if kube-proxy seems to run still.
+// look removes kube-proxy's rules, and logs if kube-proxy seems to be running.
 func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 	if w.pause == 0 {
 		w.pause = kubeProxyPause
@@ -158,7 +156,7 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 		w.back = false
 		w.pause = min(2*w.pause, kubeProxyQuiet)
 		if !cfg.Replace {
-			w.pause = kubeProxyLongest // they stay whatever is found
+			w.pause = kubeProxyLongest // the result only feeds a log message
 		}
 	case !cfg.Replace:
 		if !w.back {
@@ -177,7 +175,7 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 	}
 }
 
-// left returns what remains of a kube-proxy after it was removed, or not.
+// left returns the names of remains, or nil if they were removed.
 func left(remains []Remain, removed bool) (texts []string) {
 	if removed {
 		return nil

@@ -9,20 +9,19 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// KubeProxy finds and removes what a kube-proxy, in any of its modes, has written in this
-// network namespace.
+// KubeProxy finds and removes the rules of a kube-proxy, in any of its modes, in this network namespace.
 type KubeProxy struct{}
 
-// A Remain is one part of what a kube-proxy wrote.
+// A Remain is one part of kube-proxy's rules: a table, or the chains of one iptables program.
 type Remain struct {
 	name string
-	// serves says that the rules of Services are among it. A kube-proxy that has just been
-	// started shows before it has read the first Service.
+	// serves says that the Remain has rules of Services. A kube-proxy that has just started has some rules before it
+	// reads the first Service.
 	serves bool
 	remove func(context.Context) error
 }
 
-// String says what it is: "nftables table ip kube-proxy".
+// String returns the name, for example "nftables table ip kube-proxy".
 func (r Remain) String() string { return r.name }
 
 func names(all []Remain) string {
@@ -33,7 +32,7 @@ func names(all []Remain) string {
 	return strings.Join(texts, ", ")
 }
 
-// Find returns what is there. It costs a few messages to the kernel if nothing is.
+// Find returns kube-proxy's rules. If there are none, it costs a few messages to the kernel.
 func (k *KubeProxy) Find(ctx context.Context) ([]Remain, error) {
 	var all []Remain
 	for _, find := range []func(context.Context) ([]Remain, error){k.findTables, k.findChains} {
@@ -46,7 +45,7 @@ func (k *KubeProxy) Find(ctx context.Context) ([]Remain, error) {
 	return all, nil
 }
 
-// Remove removes remains. It tries all of them.
+// Remove removes remains. It continues after an error.
 func (k *KubeProxy) Remove(ctx context.Context, remains []Remain) error {
 	var all []error
 	for _, r := range remains {

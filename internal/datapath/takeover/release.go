@@ -11,37 +11,36 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// ErrReleased ends an agent's run when another proxy carries Services and nothing of ours is
-// left: the next run finds a node without rules of ours.
+// ErrReleased ends an agent's run: another proxy carries Services, and no rules of ours are left. The next run finds a
+// node without our rules.
 var ErrReleased = errors.New("another proxy has taken over")
 
-// A Release is the datapath of an agent that must carry no Services, on a node where rules
-// of one of our modes still do. Rules that nobody updates would send packets to pods that
-// are gone, so it goes on with that mode until another proxy's rules are there; then it
-// removes what is ours, as connections allow.
+// A Release is the datapath of an agent in mode none, on a node that still has rules of one of our modes. Rules without
+// updates would send packets to pods that are gone. So a Release keeps the rules up to date until another proxy's rules
+// appear. Then it removes our rules, as soon as connections allow.
 //
-//	Sync, Check ─→ Find: nothing ──→ the datapath of the mode, as before
-//	                 └─→ something ─→ its Drain, until done ─→ Wait returns ErrReleased
+//	Sync, Check ─→ Find: no rules of Services ─→ the datapath of the mode, as before
+//	                 └─→ rules of Services ───→ its Drain, until done ─→ Wait returns ErrReleased
 //
-// Something is rules of Services. Between its first sight and Drain nothing is written for
-// some seconds: a kube-proxy writes its families and tables one after the other.
+// From the first look that finds rules of Services, a Release writes nothing for kubeProxyPause, and then drains: a
+// kube-proxy writes its families and tables one after the other.
 type Release struct {
 	datapath.Datapath
 	log      *slog.Logger
 	find     func(context.Context) ([]Remain, error)
-	seen     time.Time // since when another proxy is here; zero: it is not
+	seen     time.Time // when another proxy's rules were first seen; zero: there are none
 	leaving  bool
 	logged   string // the last error that was logged
 	released chan struct{}
 	left     bool // released is closed
 }
 
-// NewRelease returns a Release of dp, which it owns.
+// NewRelease returns a Release that owns dp.
 func NewRelease(log *slog.Logger, dp datapath.Datapath) *Release {
 	return &Release{Datapath: dp, log: log, find: (&KubeProxy{}).Find, released: make(chan struct{})}
 }
 
-// Wait returns ErrReleased when nothing of ours is left, or nil when ctx is done.
+// Wait returns ErrReleased when no rules of ours are left, or nil when ctx ends.
 func (r *Release) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -67,9 +66,8 @@ func (r *Release) Check(ctx context.Context) (datapath.Drift, error) {
 	return r.Datapath.Check(ctx)
 }
 
-// WaitForKubeProxy returns when another proxy's rules of Services have been on this node for
-// some seconds, or with an error when ctx is done or the rules cannot be read. It is for
-// cleaning up where no agent runs any more.
+// WaitForKubeProxy returns nil when another proxy's rules of Services have been on this node for some seconds. It
+// returns an error when ctx ends, or when the rules cannot be read. It is for a cleanup while no agent runs.
 func WaitForKubeProxy(ctx context.Context) error {
 	return waitServes(ctx, (&KubeProxy{}).Find, kubeProxyPause)
 }
@@ -98,9 +96,8 @@ func waitServes(ctx context.Context, find func(context.Context) ([]Remain, error
 	}
 }
 
-// leave reports whether another proxy is here, and removes what is ours when it has been
-// for a while. It asks before each pass: a pass of ours would change rules of a kube-proxy
-// whose chains have the same names.
+// leave reports whether another proxy carries Services here. If it has done so for a while, leave removes our rules. It
+// looks before each pass, because a pass would change kube-proxy's chains: ours have equal names.
 func (r *Release) leave(ctx context.Context) bool {
 	if r.left {
 		return true
@@ -129,7 +126,7 @@ func (r *Release) leave(ctx context.Context) bool {
 	return true
 }
 
-// failed reports whether err is one, and logs it once.
+// failed reports whether err is an error, and logs each error once.
 func (r *Release) failed(ctx context.Context, err error) bool {
 	if err != nil && ctx.Err() == nil && err.Error() != r.logged {
 		r.log.Warn("cannot hand Services over to another proxy, will try again", "mode", r.Info().Name, "err", err)

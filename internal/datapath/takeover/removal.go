@@ -7,12 +7,12 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
-// Our mode iptables writes chains of the same names. Those are ours by adoption, and left
-// to it, where its chain of settings is; there, only chains that it does not use are kube-proxy's.
+// Our mode iptables writes chains with kube-proxy's names. If our chain of settings exists, the mode has adopted these
+// chains, and only the chains that it does not use are kube-proxy's.
 func adopts(table, chain string) bool { return table == "nat" && chain == xtables.FairwaySettings }
 
-// kubeProxys reports whether a chain is kube-proxy's. adopted says that our mode iptables
-// has adopted those that it uses as well.
+// kubeProxys reports whether a chain is kube-proxy's. adopted says that our mode iptables has adopted the chains that
+// both use.
 func kubeProxys(chain string, adopted bool) bool {
 	if adopted {
 		return xtables.IsKubeProxysAlone(chain)
@@ -20,7 +20,7 @@ func kubeProxys(chain string, adopted bool) bool {
 	return xtables.IsKubeProxys(chain)
 }
 
-// A savedTable is one table as iptables-save prints it.
+// A savedTable is one table in the output of iptables-save.
 type savedTable struct {
 	name    string
 	builtin map[string]bool
@@ -28,15 +28,15 @@ type savedTable struct {
 	rules   []savedRule
 }
 
-type savedRule struct{ chain, text, target string } // text: what follows "-A CHAIN "
+type savedRule struct{ chain, text, target string } // text follows "-A CHAIN "
 
-// A ruleset is what iptables-save prints.
+// A ruleset is the output of iptables-save.
 type ruleset struct {
 	tables  []*savedTable
 	adopted bool // our mode iptables has adopted kube-proxy's chains
 }
 
-// add notes a line.
+// add parses a line.
 func (r *ruleset) add(l xtables.Line) {
 	if l.Kind == xtables.Table {
 		r.tables = append(r.tables, &savedTable{name: l.Table, builtin: map[string]bool{}})
@@ -52,9 +52,8 @@ func (r *ruleset) add(l xtables.Line) {
 	r.adopted = r.adopted || adopts(l.Table, l.Chain)
 }
 
-// serves reports whether kube-proxy's rules of Services are there. Chains that our mode
-// iptables has adopted are not told from kube-proxy's own, but for the canary in nat: our
-// mode removes it whenever it writes, and a kube-proxy that misses it writes everything.
+// serves reports whether kube-proxy's rules of Services exist. Adopted chains look like kube-proxy's own, so only the
+// canary in table nat tells: our mode removes it with each write, and a kube-proxy that misses it writes all its rules.
 func (r *ruleset) serves() bool {
 	return slices.ContainsFunc(r.tables, func(t *savedTable) bool {
 		if r.adopted {
@@ -64,8 +63,8 @@ func (r *ruleset) serves() bool {
 	})
 }
 
-// kept returns the chains of kube-proxy that chains of other programs use, and those that
-// these use: they must stay.
+// kept returns the chains of kube-proxy that must stay: chains that other programs use, and chains that these chains
+// use.
 func (t *savedTable) kept() map[string]bool {
 	kept := map[string]bool{}
 	for again := true; again; {
@@ -76,15 +75,15 @@ func (t *savedTable) kept() map[string]bool {
 				kept[r.target], again = true, true
 			}
 		}
-		if kept["KUBE-MARK-MASQ"] && !kept["KUBE-POSTROUTING"] { // it masquerades what has the mark
+		if kept["KUBE-MARK-MASQ"] && !kept["KUBE-POSTROUTING"] { // KUBE-POSTROUTING masquerades the packets that KUBE-MARK-MASQ marks
 			kept["KUBE-POSTROUTING"], again = true, true
 		}
 	}
 	return kept
 }
 
-// removal returns what iptables-restore --noflush must read to take kube-proxy's chains
-// out of the rules: "" if there are none. Each table is one transaction.
+// removal returns the input of iptables-restore --noflush that removes kube-proxy's chains. It is empty if there are
+// none. Each table is one transaction.
 func (r *ruleset) removal() string {
 	var out strings.Builder
 	for _, t := range r.tables {
@@ -96,7 +95,7 @@ func (r *ruleset) removal() string {
 		}
 		out.WriteString("*" + t.name + "\n")
 		for _, c := range chains {
-			out.WriteString(":" + c + " - [0:0]\n") // that empties it
+			out.WriteString(":" + c + " - [0:0]\n") // empties the chain
 		}
 		for _, rule := range t.rules {
 			if !goes(rule.chain) && goes(rule.target) {

@@ -10,7 +10,7 @@ import (
 	deadline "github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
-// kubeProxyTable is the name of kube-proxy's nf_tables tables, one in each family.
+// kubeProxyTable is the name of kube-proxy's tables in nf_tables. Each family has one.
 const kubeProxyTable = "kube-proxy"
 
 var families = []struct {
@@ -18,7 +18,7 @@ var families = []struct {
 	family nftables.TableFamily
 }{{"ip", nftables.TableFamilyIPv4}, {"ip6", nftables.TableFamilyIPv6}}
 
-// ask calls f with a connection whose questions end with the context.
+// ask calls f with a connection to nf_tables. Its requests end with the context.
 func ask(ctx context.Context, f func(*nftables.Conn) error) error {
 	var socket *netlink.Conn
 	note := func(c *netlink.Conn) error { socket = c; return nil }
@@ -27,11 +27,11 @@ func ask(ctx context.Context, f func(*nftables.Conn) error) error {
 		return fmt.Errorf("open netlink socket: %w [needs CAP_NET_ADMIN]", err)
 	}
 	err = deadline.Within(ctx, socket, func() error { return f(c) })
-	_ = c.CloseLasting() // all it was asked for is done
+	_ = c.CloseLasting() // f has got all answers
 	return err
 }
 
-// findTables finds what kube-proxy writes in its mode nftables.
+// findTables finds the tables of kube-proxy's mode nftables.
 func (k *KubeProxy) findTables(ctx context.Context) ([]Remain, error) {
 	var all []Remain
 	for _, f := range families {
@@ -54,9 +54,9 @@ func (k *KubeProxy) findTables(ctx context.Context) ([]Remain, error) {
 	return all, nil
 }
 
-// deleteTable empties a table's hooks in one transaction and deletes it in another: when
-// a whole table goes at once, the kernel takes the elements of its maps a moment before
-// it stops asking its rules, and refuses connections that we serve.
+// deleteTable empties a table's base chains in one transaction, and deletes the table in the next. In a single
+// transaction the kernel would remove elements of maps a moment before the rules that use them, and refuse connections
+// that we serve.
 func deleteTable(c *nftables.Conn, t *nftables.Table) error {
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {

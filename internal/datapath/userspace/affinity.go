@@ -18,21 +18,21 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// An affinityTable has the endpoint of each client of a Service port, and its expiry. It is
-// kept here and copied to the kernel every few seconds, so that the next process finds it.
+// An affinityTable remembers the endpoint of each client of a Service port, until its time expires. The table is copied
+// to the kernel every few seconds, where the next process finds it.
 type affinityTable struct {
 	mu    sync.Mutex
 	ports map[uint64]map[netip.Addr]*affinityEntry
-	dirty map[affinityKey]struct{} // entries that differ from the kernel's
-	// written are the elements that the kernel has.
+	dirty map[affinityKey]struct{} // entries that differ from the kernel
+	// written has the kernel's elements.
 	written map[affinityKey]affinityEntry
-	// fullBuckets are the ports of a Service that remember, or remembered, more than fewClients.
+	// fullBuckets has the ports of a Service that remember, or did remember, more than fewClients.
 	fullBuckets map[api.Name]map[uint64]bool
 }
 
-// The most clients that are remembered: of each of the first fullPorts ports of a Service
-// that have many, and of each other port. Further clients are sent where the hash of their
-// address leads, and stay there until the endpoints change.
+// Each of the first fullPorts ports of a Service with more than fewClients remembers up to manyClients; each other port
+// remembers fewClients. A further client gets the endpoint that the hash of its address selects, and stays there until
+// the endpoints change.
 const (
 	manyClients = 1 << 14
 	fewClients  = 1 << 8
@@ -74,8 +74,8 @@ type affinityKey struct {
 	client netip.Addr
 }
 
-// affinityPort returns the number of a Service port for the list that a route uses: lists of
-// policy Local have a number of their own.
+// affinityPort returns the number of a Service port for one list of endpoints. The list of policy Local has its own
+// number.
 func affinityPort(name api.PortName, local bool) uint64 {
 	list := "|all"
 	if local {
@@ -84,9 +84,9 @@ func affinityPort(name api.PortName, local bool) uint64 {
 	return hashOf([]byte(name.String()), []byte(list))
 }
 
-// claim returns the endpoint of a client, if that is in the pool and was not tried. Else it
-// returns the result of pick and records it at once: two connections that begin at the same
-// time must not get two endpoints.
+// claim returns the remembered endpoint of a client, if the pool has the endpoint and it is untried. Otherwise claim
+// calls pick, and records the result before it returns: two connections that begin at the same time must get one
+// endpoint.
 func (s *affinityTable) claim(f *service.Frontend, r *service.Route, client netip.Addr, in *pool, tried []*target, pick func() *member) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *affinityTable) claim(f *service.Frontend, r *service.Route, client neti
 	}
 	until := time.Now().Add(f.Affinity)
 	s.set(k, affinityEntry{m.addr, until})
-	// A client that connects often does not cause a write each time.
+	// A client that connects often must not cause a write each time.
 	was, ok := s.written[k]
 	if !ok || was.at != m.addr || was.until.After(until) || until.Sub(was.until) > f.Affinity/16 {
 		s.dirty[k] = struct{}{}
@@ -128,7 +128,7 @@ func (s *affinityTable) set(k affinityKey, one affinityEntry) {
 	of[k.client] = &one
 }
 
-// prune forgets clients of endpoints that a frontend no longer has.
+// prune forgets the clients of endpoints that a frontend no longer has.
 func (s *affinityTable) prune(was, is *service.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *affinityTable) prune(was, is *service.Frontend) {
 	}
 }
 
-// forgetService forgets all clients of a Service port that is gone. Their time may be a day: who makes
+// forgetService forgets all clients of a removed Service port. Their time can be a day, so a tenant that creates
 // Services again and again would fill the table.
 func (s *affinityTable) forgetService(name api.PortName) {
 	s.mu.Lock()
@@ -152,7 +152,7 @@ func (s *affinityTable) forgetService(name api.PortName) {
 	}
 }
 
-// retainPorts forgets the clients of all Service ports but some.
+// retainPorts forgets the clients of all Service ports that are not in names.
 func (s *affinityTable) retainPorts(names iter.Seq[api.PortName]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *affinityTable) retainPorts(names iter.Seq[api.PortName]) {
 	}
 }
 
-// forgetPort forgets all clients of a list. The caller holds mu.
+// forgetPort forgets all clients of one list of endpoints. The caller holds mu.
 func (s *affinityTable) forgetPort(port uint64) {
 	for client := range s.ports[port] {
 		s.forget(affinityKey{port, client})
@@ -195,11 +195,11 @@ func hasEndpoint(r *service.Route, a netip.AddrPort) bool {
 	return ok
 }
 
-// maxAffinityWrites bounds how many are written at once.
+// maxAffinityWrites bounds the elements in one write.
 const maxAffinityWrites = 10000
 
-// writes returns the writes that bring the kernel up to date, and a function to call after
-// them. It also forgets expired entries.
+// writes returns the writes that bring the kernel up to date, and a function to call when they are done. It also
+// forgets expired entries.
 func (s *affinityTable) writes(now time.Time) (ws []nft.Write, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +249,7 @@ func (s *affinityTable) noteWritten(put map[affinityKey]affinityEntry) {
 	}
 }
 
-// affinityElement is an entry as the kernel keeps it.
+// affinityElement returns the kernel's element for an entry. The zero entry gives an element without data, to delete.
 func affinityElement(k affinityKey, one affinityEntry) element {
 	e := element{set: affinityClients, is4: k.client.Is4()}
 	e.key = number(uint32(k.port>>32)) + number(uint32(k.port)) + string(k.client.AsSlice())
@@ -267,7 +267,7 @@ func uptime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// secondsAt returns a time in the form of the kernel's elements.
+// secondsAt returns a time in the unit of the kernel's elements.
 func secondsAt(t time.Time) uint32 {
 	return uint32(max(0, (uptime()+time.Until(t)).Round(time.Second)/time.Second))
 }
@@ -277,7 +277,7 @@ func timeAt(seconds uint32) time.Time {
 	return time.Now().Add(time.Duration(seconds)*time.Second - uptime())
 }
 
-// readAffinity reads the kernel's entries of a family.
+// readAffinity reads the kernel's entries of one family.
 func readAffinity(r *nftset.Reader, is4 bool, into map[affinityKey]affinityEntry) {
 	r.Each(affinityClients.Name(is4), func(e nft.Element) error {
 		if len(e.Key) != 8+nftset.AddrSize(is4) {
@@ -295,7 +295,7 @@ func readAffinity(r *nftset.Reader, is4 bool, into map[affinityKey]affinityEntry
 	})
 }
 
-// load takes over the kernel's entries. Entries of this process are newer.
+// load takes over the kernel's entries, except for clients that this process knows: its entries are newer.
 func (s *affinityTable) load(found map[affinityKey]affinityEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +305,7 @@ func (s *affinityTable) load(found map[affinityKey]affinityEntry) {
 			s.set(k, one)
 		}
 	}
-	// Another program has removed entries that we have and the kernel does not.
+	// Another program has removed the entries that the kernel lacks: write them again.
 	for port, of := range s.ports {
 		for client := range of {
 			if k := (affinityKey{port, client}); found[k] == (affinityEntry{}) {

@@ -12,38 +12,38 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// A target is an endpoint of a Service port, with its connection count. All frontends of
-// the port share it, so that its connections are counted together.
+// A target is an endpoint of a Service port, with its number of connections. All frontends of the port share the
+// target, so the number includes the connections of all.
 type target struct {
 	addr   netip.AddrPort
 	active atomic.Int64 // open connections and flows
-	pools  int          // pools that have it; guarded by the proxy's mutex
-	ports  budget       // the node's ports, of TCP connections that do not keep the client's address
+	pools  int          // number of pools with the target; guarded by the proxy's mutex
+	ports  budget       // the node's ports, for TCP connections that do not keep the client's address
 }
 
-// A member is a target in a pool, as the pool's route has it.
+// A member is a target in a pool, with the endpoint of the pool's route.
 type member struct {
 	*target
-	endpoint *service.Endpoint // of the route
+	endpoint *service.Endpoint
 }
 
-// weight is the member's weight, at least 1.
+// weight returns the member's weight, at least 1.
 func (m *member) weight() int64 { return int64(lb.Weight(*m.endpoint)) }
 
-// A pool is the endpoints of one route with its algorithm. A changed route gets a new pool,
-// which continues at the position of the old one.
+// A pool has the endpoints of one route, and its algorithm. A changed route gets a new pool, which continues at the
+// position of its predecessor.
 type pool struct {
 	algorithm service.Algorithm
 	members   []member
 	turn      atomic.Uint64
-	list      func() []int32 // slots, each the index of a member, as package lb fills them
+	list      func() []int32 // the slots of package lb; each is the index of a member
 }
 
-// A pickKey has the addresses that an algorithm uses.
+// A pickKey has the addresses that an algorithm can choose by.
 type pickKey struct{ client, dest netip.Addr }
 
-// newPool makes a pool; take returns the target of an endpoint, given the one that the endpoint has in the
-// pool before it, nil if it has none.
+// newPool makes a pool. before is the predecessor, or nil. take returns the target of an endpoint; had is the
+// endpoint's target in the predecessor, or nil.
 func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, take func(e *service.Endpoint, had *target) *target) *pool {
 	p := &pool{algorithm: a, members: make([]member, len(eps))}
 	var left []member
@@ -75,8 +75,8 @@ func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, take fun
 	return p
 }
 
-// slots are the addresses in a pool's list from which the next list continues: an endpoint
-// that stays keeps its clients. For Random the order does not matter.
+// slots returns the addresses in a pool's list. The next list continues from them, so an endpoint that stays keeps its
+// clients. The list matters only for algorithms that hash: slots returns nil for others.
 func (p *pool) slots() []netip.AddrPort {
 	if p.algorithm != service.SourceHash && p.algorithm != service.DestHash {
 		return nil
@@ -88,8 +88,8 @@ func (p *pool) slots() []netip.AddrPort {
 	return all
 }
 
-// choose returns the member for a connection, nil if all were tried. The algorithm makes the
-// first choice; later choices are round robin.
+// choose returns the member for a connection, or nil if all were tried. The algorithm makes the first choice. Later
+// choices are round robin.
 func (p *pool) choose(c pickKey, tried []*target) *member {
 	if len(p.members) == 0 {
 		return nil
@@ -97,12 +97,12 @@ func (p *pool) choose(c pickKey, tried []*target) *member {
 	return p.nextUntried(p.first(c), tried)
 }
 
-// hashed returns the member that the client's address chooses, nil if all were tried.
+// hashed returns the member that the hash of the client's address selects, or nil if all were tried.
 func (p *pool) hashed(client netip.Addr, tried []*target) *member {
 	return p.nextUntried(lb.Pick(lb.Hash(client), len(p.members)), tried)
 }
 
-// nextUntried returns the first member from a place on, round robin, that was not tried; nil: all were.
+// nextUntried returns the first untried member, round robin from index at, or nil if all were tried.
 func (p *pool) nextUntried(at int, tried []*target) *member {
 	for i := range p.members {
 		m := &p.members[(at+i)%len(p.members)]
@@ -122,8 +122,8 @@ func (p *pool) find(a netip.AddrPort) *member {
 	return &p.members[i]
 }
 
-// first is the algorithm's choice. For sh, dh and maglev, the list, the hash and so the
-// choice are the same as in mode nftables: clients keep their endpoints when the mode changes.
+// first returns the algorithm's choice. For sh, dh and maglev, mode nftables uses an equal list and hash, so clients
+// keep their endpoints when the mode changes.
 func (p *pool) first(c pickKey) int {
 	if len(p.members) == 1 {
 		return 0
@@ -154,8 +154,8 @@ func (p *pool) first(c pickKey) int {
 	return int(list[at])
 }
 
-// least returns the member with the fewest connections for its weight, with plus more. It
-// is round robin among equals.
+// least returns the member with the fewest connections in relation to its weight. plus is added to each number of
+// connections. Equal members take turns.
 func (p *pool) least(plus int64) int {
 	n := len(p.members)
 	start := int((p.turn.Add(1) - 1) % uint64(n))
@@ -170,7 +170,7 @@ func (p *pool) least(plus int64) int {
 	return best
 }
 
-// idle returns a member without connections, -1 if all have some.
+// idle returns a member without connections, or -1.
 func (p *pool) idle() int {
 	n := len(p.members)
 	start := int((p.turn.Add(1) - 1) % uint64(n))
@@ -182,7 +182,7 @@ func (p *pool) idle() int {
 	return -1
 }
 
-// hashOf is the same in every process and on every node: the kernel holds it.
+// hashOf returns a hash that is equal in every process and on every node, because the kernel stores it.
 func hashOf(parts ...[]byte) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstPort holds the lowest port on which a process without CAP_NET_BIND_SERVICE may listen.
+// firstPort has the lowest port on which a process without CAP_NET_BIND_SERVICE may listen.
 const firstPort = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
-// mayBind returns an error if this thread may not listen on every port: Services have ports
-// below 1024, and each of them would fail by itself, and be silent to its clients.
+// mayBind returns an error if this thread may not listen on every port. Services have ports below 1024. Without the
+// right each connection to such a port would fail, and its client would get no answer.
 func mayBind() error {
 	var caps [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {

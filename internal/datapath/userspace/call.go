@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A dialSpec is how an endpoint is called: from is the client, if the endpoint is to see its address,
-// the zero value for the node's own, and hops the hop limit of the packets.
+// A dialSpec says how to call an endpoint. from is the client's address if the endpoint may see it, and the zero value
+// for the node's own address. hops is the hop limit of the packets.
 type dialSpec struct {
 	from, to netip.AddrPort
 	hops     int
 }
 
-// Kernels give clients that ask for no port one of ephemeral or above: Linux has 32768 to 60999
+// A client that asks for no port gets an ephemeral one from its kernel: Linux uses 32768 to 60999
 // (net.ipv4.ip_local_port_range), RFC 6335 names 49152 and above.
 const (
 	privileged = 1024 // ports below need rights
@@ -27,13 +27,13 @@ const (
 	maxDraws   = 16
 )
 
-// sources are the addresses to call from, one after the other as long as they are in use: the
-// client's with the port that it asked for, and with drawn ones that no kernel gives.
+// sources yields addresses to call from, until one is free. The first is the client's own address with the port that
+// the client asked for. The others are the client's address with random ports below ephemeral.
 //
-// A port that the client's kernel gave is not kept. It gives the same one to a connection that
-// calls the endpoint directly, for that has another destination; the two would be one to the
-// endpoint, and this node would take the answers to both for its own. Modes that translate
-// addresses leave that to conntrack, which sees both.
+// An ephemeral port of the client is not kept. The client's kernel can give the port to a second connection of the
+// client, directly to the endpoint, because that connection has another destination. The endpoint would see one
+// connection instead of two, and this node would take the replies to both. Modes that translate addresses leave this
+// case to conntrack, which sees both connections.
 func (l dialSpec) sources() iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
 		if p := l.from.Port(); p < ephemeral && !yield(l.from) {
@@ -47,8 +47,8 @@ func (l dialSpec) sources() iter.Seq[netip.AddrPort] {
 	}
 }
 
-// dial calls f with the sources until one is free. The zero value is the node's own, with a port
-// that the kernel chooses.
+// dial calls f with the sources until one is free. For the node's own address it calls f once with the zero value, and
+// the kernel chooses the port.
 func (l dialSpec) dial(f func(from netip.AddrPort) error) (err error) {
 	if !l.from.IsValid() {
 		return f(l.from)
@@ -65,7 +65,7 @@ func (l dialSpec) dial(f func(from netip.AddrPort) error) (err error) {
 func (p *netNamespace) dialTCP(ctx context.Context, l dialSpec, patience time.Duration) (c *net.TCPConn, err error) {
 	is4 := l.to.Addr().Is4()
 	set := []func(fd int) error{transparent(is4), sendHops(is4, l.hops), keepAlive}
-	if l.from.IsValid() { // connections to other endpoints may have the same source
+	if l.from.IsValid() { // the source may be in use by a connection to another endpoint
 		set = append(set, reuse)
 	}
 	d := net.Dialer{Timeout: patience, KeepAlive: -1, Control: option(set...)}
@@ -78,7 +78,7 @@ func (p *netNamespace) dialTCP(ctx context.Context, l dialSpec, patience time.Du
 	return c, err
 }
 
-// dialUDP is dialTCP for a flow.
+// dialUDP opens the socket of a UDP flow to an endpoint.
 func (p *netNamespace) dialUDP(ctx context.Context, l dialSpec) (c *net.UDPConn, err error) {
 	is4 := l.to.Addr().Is4()
 	d := net.Dialer{Control: option(transparent(is4), sendHops(is4, l.hops))}

@@ -9,9 +9,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Some packets reach the proxy only by the element of their frontend: all packets of a UDP
-// flow, and TCP packets that the node itself sends. When the frontend is removed, each
-// connection that stays gets an element in the set orphaned-connections.
+// Some packets reach the proxy only through the element of their frontend: the packets of a UDP flow, and TCP packets
+// that the node itself sends. When the frontend is removed, each of these connections that continues gets an element in
+// the set orphaned-connections.
 
 // orphanElement returns the element of a connection.
 func orphanElement(s *session) element {
@@ -19,11 +19,11 @@ func orphanElement(s *session) element {
 	return element{set: orphanedConnections, is4: s.client.Addr().Is4(), key: key}
 }
 
-// needsFrontend reports whether a connection needs the element of its frontend.
+// needsFrontend reports whether a connection's packets need the element of the frontend.
 func needsFrontend(s *session) bool { return s.proto == api.UDP || s.scope == fromNode }
 
-// losingFrontend returns the connections whose frontend the changes remove. TCP connections
-// continue, as with conntrack in other modes. UDP flows end with the frontend.
+// losingFrontend returns the TCP connections that lose their frontend and need its element. They continue, as with
+// conntrack in other modes. UDP flows end with the frontend.
 func (d *Datapath) losingFrontend(changes []service.Change) []*session {
 	going := map[service.Key]bool{}
 	for _, c := range changes {
@@ -39,7 +39,7 @@ func (d *Datapath) losingFrontend(changes []service.Change) []*session {
 	})
 }
 
-// addOrphans writes the elements of connections to the kernel.
+// addOrphans writes elements for connections to the kernel.
 func (d *Datapath) addOrphans(ctx context.Context, all []*session) error {
 	var ws []nft.Write
 	var news []element
@@ -78,7 +78,7 @@ func (d *Datapath) endedOrphans() (all []element) {
 	return all
 }
 
-// unservedFlows returns the UDP flows whose frontend or NodePort address is no longer served.
+// unservedFlows returns the UDP flows that no frontend serves any more, at the address that the client called.
 func (p *proxy) unservedFlows() []*session {
 	var gone []*session
 	for _, s := range p.sessions.list(func(s *session) bool { return s.proto == api.UDP }) {
@@ -89,8 +89,8 @@ func (p *proxy) unservedFlows() []*session {
 	return gone
 }
 
-// Drain implements datapath.Datapath: it removes the frontends from the kernel. The
-// connections stay until they end.
+// Drain implements datapath.Datapath. It removes the frontends from the kernel, and lets connections continue until
+// they end.
 func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 	if d.proxy == nil { // this process has no connections
 		return true, d.Cleanup(ctx)
@@ -109,7 +109,7 @@ func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// removeFrontends adds elements for the connections, and then removes the frontends.
+// removeFrontends writes elements for the connections, and then removes the frontends.
 func (d *Datapath) removeFrontends(ctx context.Context) error {
 	if err := d.addOrphans(ctx, d.proxy.sessions.list(needsFrontend)); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (d *Datapath) removeFrontends(ctx context.Context) error {
 	if err := d.rules.Commit(ctx, nil, p.writes()); err != nil {
 		return err
 	}
-	// Flows that began meanwhile.
+	// Flows may have begun since the first call.
 	if err := d.addOrphans(ctx, d.proxy.sessions.list(needsFrontend)); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ const (
 	orphanedConnections nftset.Set = "orphaned-connections"
 )
 
-// frontendSets are the sets whose elements belong to a frontend, except its sources.
+// frontendSets has all sets with elements of frontends, except the sets for source ranges.
 var frontendSets = [...]nftset.Set{
 	endpoints, endpointsExternal, nftset.FrontendsExternal, nftset.NodeportsExternal, nftset.Frontends, nftset.Nodeports,
 }
@@ -34,11 +34,10 @@ const (
 	verdictDrop   = 3
 )
 
-// localBit is the bit of an endpoint's data that says that it is on this node.
+// localBit is set in an endpoint's data if the endpoint is on this node.
 const localBit = 1 << 16
 
-// An element is an element of a set in the kernel, present or wanted. It is comparable: its bytes are
-// strings.
+// An element is an element of a set, in the kernel or wanted. It is comparable, because its bytes are strings.
 type element struct {
 	set     nftset.Set
 	is4     bool
@@ -56,7 +55,7 @@ type elementID struct {
 
 func (e element) id() elementID { return elementID{e.set, e.is4, e.key} }
 
-// write returns the Write that adds e or removes it.
+// write returns the Write that adds or deletes e.
 func (e element) write(del, add bool) nft.Write {
 	w := nft.Write{Set: e.set.Name(e.is4), Key: []byte(e.key), Del: del, Add: add, Comment: e.comment}
 	if e.data != "" {
@@ -68,8 +67,8 @@ func (e element) write(del, add bool) nft.Write {
 // forwards reports whether the proxy can relay a protocol.
 func forwards(p api.Proto) bool { return p == api.TCP || p == api.UDP }
 
-// relayable returns a route as the proxy serves it: the kernel rejects packets of a protocol
-// that the proxy cannot relay.
+// relayable returns the route that the proxy can serve. If the proxy cannot relay the protocol, the kernel rejects the
+// packets.
 func relayable(p api.Proto, r *service.Route) *service.Route {
 	if r.Action == service.Forward && !forwards(p) {
 		return &service.Route{Action: service.Reject}
@@ -77,14 +76,14 @@ func relayable(p api.Proto, r *service.Route) *service.Route {
 	return r
 }
 
-// render returns the elements of a frontend, except its sources; none for nil. It is pure.
+// render returns the elements of a frontend, except its sources. f may be nil.
 func render(f *service.Frontend) []element {
 	_, is := renderChange(nil, f)
 	return is
 }
 
-// renderChange returns the elements of a frontend as it was and is, but not those of endpoints that
-// both have: of tens of thousands, a step of the proxy loop changes a few.
+// renderChange returns the elements of a frontend before and after a change, without the elements of endpoints that did
+// not change. A Service can have tens of thousands of endpoints, and one pass changes only a few.
 func renderChange(old, new *service.Frontend) (was, is []element) {
 	f := new
 	if f == nil {
@@ -110,14 +109,13 @@ func renderChange(old, new *service.Frontend) (was, is []element) {
 	return was, is
 }
 
-// A renderedRoute is a route's element in the map that leads to it, if it has one, and its endpoints.
+// A renderedRoute has the element that leads to a route, if there is one, and the route's endpoints.
 type renderedRoute struct {
 	entry     []element
 	endpoints []service.Endpoint
 }
 
-// renderRoutes returns the routes for internal and external clients: the second is empty where it is
-// the first.
+// renderRoutes returns the routes for internal and external clients. The second is empty if it equals the first.
 func renderRoutes(f *service.Frontend) (all [2]renderedRoute) {
 	if f == nil {
 		return all
@@ -145,7 +143,7 @@ func verdictFor(r *service.Route) uint32 {
 	return verdictServe
 }
 
-// weight is the data of an endpoint's element.
+// weight returns the data of an endpoint's element.
 func weight(e service.Endpoint) string {
 	n := uint32(e.Weight)
 	if e.Local {
@@ -154,9 +152,9 @@ func weight(e service.Endpoint) string {
 	return number(n)
 }
 
-// comment has the properties of a frontend that the kernel does not need:
-// "default/web:http far rr affinity=3h0m0s local reserved". The words for policy Local matter
-// with affinity only.
+// comment returns the comment of a frontend's element. It has the properties of the frontend that only Adopt and people
+// read, for example "default/web:http far rr affinity=3h0m0s local reserved". The words for policy Local matter only
+// with affinity.
 func comment(f *service.Frontend, internal, external *service.Route) string {
 	words := []string{f.Service.String(), masqueradeWords[internal.Masquerade], f.Balance.String()}
 	if f.Affinity > 0 {
@@ -177,15 +175,15 @@ func comment(f *service.Frontend, internal, external *service.Route) string {
 	return strings.Join(words, " ")
 }
 
-// Words of a comment: for Route.Local, and for Frontend.LoadBalancer.
+// Words of a comment, for Route.Local and Frontend.LoadBalancer.
 const (
 	wordLocal         = "local"
 	wordExternalLocal = "external-local"
 	wordLoadBalancer  = "load-balancer"
 )
 
-// parseComment is the inverse of comment except for wordExternalLocal: the external route is
-// not known yet.
+// parseComment is the inverse of comment, except that it ignores wordExternalLocal: the caller sets the external route
+// later.
 func parseComment(text string, f *service.Frontend) (err error) {
 	words := strings.Fields(text)
 	if len(words) < 3 {
@@ -230,13 +228,13 @@ func parseMasquerade(text string) (service.Masquerade, error) {
 	return 0, fmt.Errorf("masquerade %q is unknown", text)
 }
 
-// Keys and data are strings here, so that elements can be compared.
+// Keys and data are strings, so that elements can be compared.
 
 func number(n uint32) string { return string(nftset.Number(n)) }
 
 func addrPortText(a netip.AddrPort) string { return string(nftset.AddrPort(a)) }
 
-// fullKey is address, protocol and port; a NodePort's address is the unspecified one.
+// fullKey returns address, protocol and port. The address of a NodePort is the unspecified one.
 func fullKey(k service.Key) string {
 	key := string(nftset.FrontendKey(k))
 	if k.Addr.Addr().IsUnspecified() {
@@ -245,7 +243,7 @@ func fullKey(k service.Key) string {
 	return key
 }
 
-// frontend returns the frontend that e belongs to, and the rest of e's key.
+// frontend returns the key of the frontend that has e, and the rest of e's key.
 func (e element) frontend() (service.Key, []byte, error) {
 	nodePort := e.set == nftset.Nodeports || e.set == nftset.NodeportsExternal
 	size := nftset.AddrSize(e.is4) + 8
@@ -257,8 +255,7 @@ func (e element) frontend() (service.Key, []byte, error) {
 	return k, []byte(e.key[n:]), err
 }
 
-// parse is the inverse of render: it makes frontends from elements. It ignores elements
-// without a frontend; the next Sync removes them.
+// parse is the inverse of render. It ignores elements without a frontend: the next Sync removes them.
 func parse(all []element) ([]*service.Frontend, error) {
 	found, externalLocal := map[service.Key]*service.Frontend{}, map[service.Key]bool{}
 	for _, e := range all {
@@ -280,7 +277,7 @@ func parse(all []element) ([]*service.Frontend, error) {
 		f.External = f.Internal
 		found[k], externalLocal[k] = f, slices.Contains(strings.Fields(e.comment), wordExternalLocal)
 	}
-	for _, e := range all { // before their endpoints
+	for _, e := range all { // the external routes, before endpoints are added to them
 		if e.set != nftset.FrontendsExternal && e.set != nftset.NodeportsExternal {
 			continue
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements nftset.State. The listener that accepts the connections is in this process.
+// Explain implements nftset.State. It does not name the listener, which is in this process.
 func (h *kernelState) Explain(k service.Key) (all []datapath.Object, err error) {
 	table, err := h.table()
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 
 var _ flow.Relay = (*proxy)(nil)
 
-// allows reports whether a client may be connected to an endpoint. The node's own clients are
-// not asked about: its pods must accept them, and other nodes decide about theirs.
+// allows reports whether a client may connect to an endpoint. It always allows the node's own clients: pods of this
+// node must accept them, and other nodes decide for their pods.
 func (p *proxy) allows(proto api.Proto, s scope, client netip.Addr, endpoint netip.AddrPort) bool {
 	return s == fromNode || p.gate.Allows(proto, client, endpoint)
 }
 
-// allowed reports whether a session may go on.
+// allowed reports whether a session may continue.
 func (p *proxy) allowed(s *session) bool {
 	return p.allows(s.proto, s.scope, s.client.Addr(), s.endpoint)
 }

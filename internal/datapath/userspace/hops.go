@@ -13,17 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The proxy is a hop, as a router is: it calls endpoints with the hop limit (IPv4: TTL) of the
-// client's packet, less one. Services whose endpoints are each other's frontends, on this node
-// or others and in whatever modes those are, therefore end in a packet that is not passed on.
+// The proxy is a hop, like a router. It calls an endpoint with the hop limit (IPv4: TTL) of the client's packet, less
+// one. So a loop of Services ends with a packet that is not passed on. A loop has Services whose endpoints are
+// frontends of each other, in any mode and on any node.
 
-// lastHop is the hop limit of packets that are not passed on.
+// lastHop is the highest hop limit of a packet that is not passed on.
 const lastHop = 1
 
-// hopsOf returns the hop limit with which the client's packets arrived. The kernel notes that
-// of the handshake's last packet where a connected socket keeps the hop limit for multicast,
-// which TCP does not use (tcp_v4_syn_recv_sock; IP_PKTOPTIONS returns the same). Unlike
-// TCP_SAVED_SYN, it is there with SYN cookies too.
+// hopsOf returns the hop limit of the client's packets. The kernel stores the hop limit of the handshake's last packet
+// in the field for multicast, which TCP does not use (tcp_v4_syn_recv_sock; IP_PKTOPTIONS returns the same value).
+// Unlike TCP_SAVED_SYN, this works with SYN cookies too.
 func hopsOf(c *net.TCPConn) (hops int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -53,7 +52,7 @@ func sendHops(is4 bool, hops int) func(fd int) error {
 	}
 }
 
-// receiveHops makes each datagram come with its hop limit.
+// receiveHops makes the kernel add the hop limit to each datagram.
 func receiveHops(is4 bool) func(fd int) error {
 	return func(fd int) error {
 		if is4 {
@@ -63,7 +62,7 @@ func receiveHops(is4 bool) func(fd int) error {
 	}
 }
 
-// setHops changes the hop limit of an open socket.
+// setHops changes the hop limit of an open socket's packets.
 func setHops(c *net.UDPConn, is4 bool, hops int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -78,10 +77,10 @@ func setHops(c *net.UDPConn, is4 bool, hops int) error {
 	return nil
 }
 
-// An arrival is what a listener receives of a datagram besides its bytes and its source.
+// An arrival has the properties of a received datagram other than its bytes and its source.
 type arrival struct {
-	dest netip.AddrPort // the address it was sent to
-	hops int            // its hop limit
+	dest netip.AddrPort // the address that the client called
+	hops int            // the hop limit
 }
 
 // parseArrival reads a datagram's control messages.
@@ -92,7 +91,7 @@ func parseArrival(oob []byte) (a arrival, ok bool) {
 	}
 	for _, m := range all {
 		switch {
-		// struct sockaddr_in: family, port, address; sockaddr_in6 has the flow label between.
+		// Fields of struct sockaddr_in: family, port, address. In sockaddr_in6 the flow label is before the address.
 		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_ORIGDSTADDR && len(m.Data) >= 8:
 			a.dest = netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Data[4:8])), binary.BigEndian.Uint16(m.Data[2:]))
 		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_ORIGDSTADDR && len(m.Data) >= 24:
@@ -105,29 +104,28 @@ func parseArrival(oob []byte) (a arrival, ok bool) {
 	return a, a.dest.IsValid() && a.hops > 0
 }
 
-// farewell is how long a client that is turned away has to end its side.
+// farewell is how long a client that is turned away has time to close its side.
 const farewell = 10 * time.Second
 
-// turnAway ends a client's connection that must not be tried with another endpoint by the
-// proxies it came through, if there are any: it ends properly, without a byte, and what
-// the client says is read until it ends its side. A reset would make each of them try its
-// next endpoint.
+// turnAway ends the connection of a client whose hop limit is used up. It closes the connection without a byte, and
+// reads the client's bytes until the client closes its side. A reset would be wrong: the client may be another proxy,
+// which would then try its next endpoint.
 func (p *proxy) turnAway(client *net.TCPConn) {
 	defer context.AfterFunc(p.ctx, func() { reset(client) })()
 	if client.CloseWrite() != nil || client.SetReadDeadline(time.Now().Add(farewell)) != nil {
 		return
 	}
-	_, _ = io.Copy(io.Discard, client) // the caller closes it, whatever comes
+	_, _ = io.Copy(io.Discard, client) // the caller closes the connection in any case
 }
 
-// dismiss ends a client's connection like turnAway, at once.
+// dismiss ends a client's connection like turnAway, but does not wait for the client.
 func dismiss(client *net.TCPConn) {
-	_ = client.CloseWrite() // the caller closes it, whatever comes
+	_ = client.CloseWrite() // the caller closes the connection in any case
 	raw, err := client.SyscallConn()
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) { // what is left unread would be answered with a reset
+	_ = raw.Control(func(fd uintptr) { // the kernel would answer unread bytes with a reset
 		var b [4 << 10]byte
 		for range replay / len(b) {
 			if n, err := unix.Read(int(fd), b[:]); n <= 0 || err != nil {

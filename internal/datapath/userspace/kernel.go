@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// kernelState is what the kernel holds, all of it.
+// kernelState is the complete state of the datapath in the kernel.
 type kernelState struct {
 	elements   map[elementID]element // elements of frontends
 	sources    map[service.Key]*nftset.Sources
@@ -22,7 +22,7 @@ type kernelState struct {
 	orphans    map[elementID]element
 }
 
-// read returns what the kernel holds.
+// read reads the state from the kernel.
 func (d *Datapath) read(ctx context.Context) (*kernelState, error) {
 	r := d.rules.Reader(ctx)
 	h := &kernelState{
@@ -64,7 +64,7 @@ func (h *kernelState) table() (*service.Table, error) {
 	return service.NewTable(h.settings, all), nil
 }
 
-// sourcesOf returns the sources of a frontend, which may be nil.
+// sourcesOf returns the sources of a frontend. f may be nil.
 func sourcesOf(f *service.Frontend) nftset.Sources {
 	if f == nil {
 		return nftset.Sources{}
@@ -72,14 +72,13 @@ func sourcesOf(f *service.Frontend) nftset.Sources {
 	return nftset.SourcesOf(f)
 }
 
-// A changeset has the writes of a change in three steps: additions that come first, elements
-// that lead packets to the proxy, and removals that come last. Every frontend is complete
-// between them.
+// A changeset has the writes of one change, in order: additions, then elements that lead packets to the proxy, then
+// removals. Every frontend is complete between two of these steps.
 type changeset struct {
 	settings, early, entries, open, late []nft.Write
 
-	frontends  map[service.Key]bool // the changed frontends
-	clusterIPs nftset.Counts        // the changed counts
+	frontends  map[service.Key]bool // the frontends that change
+	clusterIPs nftset.Counts        // the counts that change
 }
 
 func newChangeset() *changeset { return &changeset{frontends: map[service.Key]bool{}} }
@@ -88,7 +87,7 @@ func (p *changeset) writes() []nft.Write {
 	return slices.Concat(p.settings, p.early, p.entries, p.open, p.late)
 }
 
-// change adds the writes that replace a frontend's elements was by is.
+// change adds the writes that replace the elements was of a frontend by the elements is.
 func (p *changeset) change(k service.Key, was, is []element) {
 	had := map[elementID]element{}
 	for _, e := range was {
@@ -122,7 +121,7 @@ func (p *changeset) write(e element, del, add bool) {
 	*part = append(*part, e.write(del, add))
 }
 
-// sources adds the writes that replace a frontend's sources was by is.
+// sources adds the writes that replace the sources was of a frontend by the sources is.
 func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
 	if was.Equal(is) {
 		return
@@ -132,7 +131,7 @@ func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
 	p.frontends[k] = true
 }
 
-// shared adds the writes of settings and of the set of ClusterIPs.
+// shared adds the writes of the settings and of the set of ClusterIPs.
 func (p *changeset) shared(was, is service.Settings, held nftset.Counts, changes []service.Change, full bool) {
 	p.settings = nftset.ChangeSettings(was, is)
 	p.clusterIPs = held.Change(changes, nftset.ClusterIPsOf, full)

@@ -13,39 +13,40 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// Connections use up what all clients and Services of the node share. A client may have as
-// much of it as is free, and a Service twice as much. So one client gets at most a half, n
-// greedy ones get an equal part each, and one such part stays free for all others. Nothing
-// has to be configured, and nothing is refused while there is plenty.
+// Connections use descriptors and ports that all clients and Services of the node share. One client may have as many as
+// are still free, and one Service twice as many. So one client gets at most a half. Each of n greedy clients gets an
+// equal part, and a part of that size stays free for all others. There is no setting, and no refusal while much is
+// free.
 const (
 	clientShare  = 1
 	serviceShare = 2
-	// A client that has few is refused later for what others have at its Service.
+	// For a client with few connections, its Service may have fewShare times as many as are free. So such a client is
+	// refused later because of other clients of its Service.
 	few      = 16
 	fewShare = 4
 )
 
-// What a connection or flow costs: the descriptors of its two sockets, and while it splices
-// those of a pipe for each direction.
+// Descriptors that a connection or flow needs: two for its sockets, and while it splices two for the pipe of each
+// direction.
 const (
 	connFiles = 2
 	pipeFiles = 2
 )
 
-// The agent needs descriptors of its own: for the API server, netlink, child processes.
+// The agent reserves descriptors for itself: for the API server, netlink and child processes.
 const (
 	reservedFiles = 1024
-	reservedPart  = 4 // at most this part of the limit
+	reservedPart  = 4 // the reserve is at most 1/reservedPart of the limit
 )
 
-// A holder is the client and the Service that a connection is counted for.
+// A holder is the client and the Service that a connection counts for.
 type holder struct {
 	client  netip.Prefix
 	service api.Name
 }
 
-// holderOf returns the holder of a client's connections. An external IPv6 client is its
-// network, because it has as many addresses as it likes; pods have one.
+// holderOf returns the holder of a client's connections. An external IPv6 client counts as its /64 network, because it
+// can have any address in the network. A pod has one address.
 func holderOf(f *proxyFrontend, s scope, client netip.Addr) holder {
 	bits := client.BitLen()
 	if client.Is6() && s == fromExternal {
@@ -58,8 +59,8 @@ func holderOf(f *proxyFrontend, s scope, client netip.Addr) holder {
 	return holder{network, f.Service.Name}
 }
 
-// A budget is an amount of something that clients and Services share. All budgets of
-// a proxy are guarded by the mutex of its limits.
+// A budget is an amount of a resource that clients and Services share. The mutex of the proxy's limits guards all
+// budgets.
 type budget struct {
 	total, used int
 	clients     map[netip.Prefix]int
@@ -76,7 +77,7 @@ func (b *budget) allows(h holder, n int) bool {
 	return free >= 0 && client <= clientShare*free && b.services[h.service]+n <= share*free
 }
 
-// add changes what a holder has.
+// add changes the amount of a holder by n.
 func (b *budget) add(h holder, n int) {
 	if b.clients == nil {
 		b.clients, b.services = map[netip.Prefix]int{}, map[api.Name]int{}
@@ -90,20 +91,20 @@ func (b *budget) add(h holder, n int) {
 	}
 }
 
-// limits keep a client or a Service from using up what all need.
+// limits prevent one client or one Service from using up a resource that all need.
 type limits struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	files    budget               // descriptors
+	files    budget               // file descriptors
 	flows    budget               // UDP flows
-	udpPorts budget               // the node's ports, of UDP flows that do not keep the client's
+	udpPorts budget               // the node's ports, for UDP flows that do not keep the client's address
 	tcpPorts int                  // the node's ports for TCP connections to one endpoint
-	silence  map[string]time.Time // until when a message is not logged again
+	silence  map[string]time.Time // message → the earliest time to log it again
 }
 
-// newLimits returns the limits for a number of descriptors; 0: what the process may have,
-// less what it needs itself. The caller is in the node's network namespace.
+// newLimits returns the limits for a number of descriptors. 0 means the limit of the process less the agent's reserve.
+// The caller is in the node's network namespace.
 func newLimits(log *slog.Logger, files int) (*limits, error) {
 	if files == 0 {
 		var max unix.Rlimit
@@ -120,8 +121,7 @@ func newLimits(log *slog.Logger, files int) (*limits, error) {
 	}, nil
 }
 
-// acquire takes n of a budget for a holder. It returns false, and logs that, if the holder may not
-// have it.
+// acquire takes n of a budget for a holder. If the holder may not have n more, acquire logs that and returns false.
 func (l *limits) acquire(h holder, n int, b *budget) bool {
 	if l.tryAcquire(h, n, b) {
 		return true
@@ -133,7 +133,7 @@ func (l *limits) acquire(h holder, n int, b *budget) bool {
 	return false
 }
 
-// tryAcquire is acquire for what the holder can do without.
+// tryAcquire is acquire without the log message, for a resource that the connection does not need.
 func (l *limits) tryAcquire(h holder, n int, b *budget) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,14 +144,14 @@ func (l *limits) tryAcquire(h holder, n int, b *budget) bool {
 	return true
 }
 
-// release gives back what acquire took.
+// release gives back n that acquire took.
 func (l *limits) release(h holder, n int, b *budget) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b.add(h, -n)
 }
 
-// name is a budget's name in messages.
+// name returns the name of a budget in messages.
 func (l *limits) name(b *budget) string {
 	switch b {
 	case &l.files:
@@ -164,7 +164,7 @@ func (l *limits) name(b *budget) string {
 	return "TCP ports"
 }
 
-// logExhausted takes note of an error of the node's or the process's limits.
+// logExhausted logs an error that says that the node or the process is out of a resource.
 func (l *limits) logExhausted(err error) {
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
 		l.mu.Lock()
@@ -173,10 +173,10 @@ func (l *limits) logExhausted(err error) {
 	}
 }
 
-// logPause is how long a message is not logged again.
+// logPause is the time before a message is logged again.
 const logPause = time.Minute
 
-// warn logs a message, unless it did so within logPause. The caller holds mu.
+// warn logs a message, unless it was logged within logPause. The caller holds mu.
 func (l *limits) warn(msg string, args ...any) {
 	if now := time.Now(); l.log != nil && !now.Before(l.silence[msg]) {
 		l.silence[msg] = now.Add(logPause)

@@ -16,7 +16,7 @@ import (
 
 // A netNamespace is the network namespace in which all goroutines open sockets.
 type netNamespace struct {
-	ns vnetns.NsHandle // None: the process's own, where every goroutine is anyway
+	ns vnetns.NsHandle // None: the namespace of the process
 }
 
 // currentNamespace returns the network namespace of the calling thread.
@@ -62,11 +62,11 @@ func (p *netNamespace) close() {
 	}
 }
 
-// Keepalive detects dead peers: it probes after 15 s of silence, nine times. The listener's
-// connections inherit it.
+// Keepalive detects dead peers: it sends probes after 15 s of silence, at most nine. Connections inherit it from the
+// listener.
 const keepIdle, keepEvery, keepCount = 15, 15, 9
 
-// option sets options of a socket before it is bound.
+// option returns the function that sets options of a socket before it is bound.
 func option(set ...func(fd int) error) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -83,7 +83,7 @@ func option(set ...func(fd int) error) func(network, address string, c syscall.R
 	}
 }
 
-// transparent allows addresses that are not the node's, and identifies our own packets.
+// transparent allows a socket to have an address that is not the node's. It also identifies our own packets.
 func transparent(is4 bool) func(int) error {
 	return func(fd int) error {
 		if is4 {
@@ -95,7 +95,7 @@ func transparent(is4 bool) func(int) error {
 
 func reuse(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
 
-// destination makes each datagram come with the address it was sent to.
+// destination makes the kernel add to each datagram the address that the client called.
 func destination(is4 bool) func(int) error {
 	return func(fd int) error {
 		if is4 {
@@ -114,7 +114,7 @@ func keepAlive(fd int) error {
 	)
 }
 
-// networkName is Go's name of a network: "tcp4".
+// networkName returns Go's name of a network, for example "tcp4".
 func networkName(proto string, is4 bool) string {
 	if is4 {
 		return proto + "4"
@@ -122,7 +122,7 @@ func networkName(proto string, is4 bool) string {
 	return proto + "6"
 }
 
-// loopback returns the address of listeners, which other hosts cannot reach.
+// loopback returns the address of a listener. Other hosts cannot reach it.
 func loopback(is4 bool, port uint16) netip.AddrPort {
 	if is4 {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
@@ -149,23 +149,22 @@ func (p *netNamespace) listenUDP(ctx context.Context, at netip.AddrPort) (*net.U
 	return p.packets(ctx, at, option(transparent(is4), destination(is4), receiveHops(is4)))
 }
 
-// replies opens the socket that answers a frontend's clients, from the frontend's address.
-// It is connected to port 1 of a loopback address: else the kernel would deliver datagrams
-// for the frontend to it, unread, also when the node must reject them or another mechanism
-// translates them.
+// replies opens the socket that answers a frontend's clients from the frontend's address. The socket is connected to
+// port 1 of a loopback address. Otherwise the kernel would deliver datagrams for the frontend to it. Nobody would read
+// them, even if the node must reject them or another mechanism translates them.
 func (p *netNamespace) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	is4 := at.Addr().Is4()
 	c, err := p.packets(ctx, at, option(transparent(is4), reuse))
 	if err != nil {
 		return nil, err
 	}
-	var nobody unix.Sockaddr = &unix.SockaddrInet6{Addr: loopback(is4, 0).Addr().As16(), Port: 1}
+	var unusedPeer unix.Sockaddr = &unix.SockaddrInet6{Addr: loopback(is4, 0).Addr().As16(), Port: 1}
 	if is4 {
-		nobody = &unix.SockaddrInet4{Addr: loopback(is4, 0).Addr().As4(), Port: 1}
+		unusedPeer = &unix.SockaddrInet4{Addr: loopback(is4, 0).Addr().As4(), Port: 1}
 	}
 	raw, err := c.SyscallConn()
 	if err == nil {
-		e := raw.Control(func(fd uintptr) { err = unix.Connect(int(fd), nobody) })
+		e := raw.Control(func(fd uintptr) { err = unix.Connect(int(fd), unusedPeer) })
 		err = errors.Join(err, e)
 	}
 	if err != nil {

@@ -15,8 +15,8 @@ var rulesetText string
 // tableName is the table's name: table inet fairway-userspace.
 const tableName = numbers.TableUserspace
 
-// A scope is where a client is. Each scope has a listener, so that the proxy knows the scope
-// although only the kernel sees the incoming interface of a packet.
+// A scope is the place of a client. Only the kernel sees the incoming interface of a packet, so each scope has its own
+// listener.
 type scope int
 
 const (
@@ -32,7 +32,7 @@ func (s scope) String() string { return [...]string{"pod", "node", "external"}[s
 // family has the differences between the families in the program.
 type family struct{ N, Addr, IP, Loopback string }
 
-// newProgram returns the program for a mark and the listeners' ports.
+// newProgram returns the ruleset for a mark and the listeners' ports.
 func newProgram(mark uint32, first uint16) *nft.Ruleset {
 	type listener struct {
 		Name string

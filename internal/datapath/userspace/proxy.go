@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A proxy has the listeners, and the state that they need to serve a client.
+// A proxy has the listeners, and all state that they need to serve a client.
 type proxy struct {
 	netns     *netNamespace
 	first     uint16 // port of the first scope's listeners
@@ -31,7 +31,7 @@ type proxy struct {
 	frontends map[service.Key]*proxyFrontend
 	targets   map[targetKey]*target
 	tallies   map[api.PortName]*tally
-	settings  service.Settings // only ServesNodePorts is used
+	settings  service.Settings // for ServesNodePorts
 
 	sessions sessions
 	flows    flows
@@ -43,7 +43,7 @@ type targetKey struct {
 	addr    netip.AddrPort
 }
 
-// A proxyFrontend is a frontend as the proxy serves it. It is replaced, never changed.
+// A proxyFrontend is a frontend with the state to serve it. It is replaced, never changed.
 type proxyFrontend struct {
 	*service.Frontend
 	internal, external *pool
@@ -53,10 +53,10 @@ type proxyFrontend struct {
 // A tally counts the traffic of a Service port.
 type tally struct {
 	connections, bytes, drops atomic.Uint64
-	fronts                    int // frontends that use the tally; guarded by the proxy's mutex
+	fronts                    int // number of frontends that use the tally; guarded by the proxy's mutex
 }
 
-// decide returns the decision for a client from a scope, and its endpoints.
+// decide returns the decision for a client from a scope, and the pool of its route.
 func (f *proxyFrontend) decide(s scope, client netip.Addr) (service.Decision, *pool) {
 	d := f.Decide(service.Packet{From: client, To: f.Addr, Proto: f.Proto, FromPod: s == fromPod, FromNode: s == fromNode})
 	if d.Packet.Internal() {
@@ -65,20 +65,20 @@ func (f *proxyFrontend) decide(s scope, client netip.Addr) (service.Decision, *p
 	return d, f.external
 }
 
-// keepsSource reports whether the endpoint sees the client's own address. The node's own
-// connections need no foreign address.
+// keepsSource reports whether the endpoint sees the client's own address. For the node's own connections the kernel
+// chooses the source.
 func keepsSource(d service.Decision, e service.Endpoint) bool {
 	return !d.Packet.FromNode && !d.Masquerades(e)
 }
 
-// find returns the frontend that answers at an address; nil if none does. The kernel sends only packets for this node.
+// find returns the frontend that answers at an address, or nil. The kernel sends only packets for this node.
 func (p *proxy) find(proto api.Proto, at netip.AddrPort) *proxyFrontend {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return service.Answering(p.frontends, &p.settings, service.Key{Addr: at, Proto: proto}, true)
 }
 
-// set applies changes. Removed frontends are served until drop.
+// set applies changes. It does not remove frontends: removeGone does.
 func (p *proxy) set(changes []service.Change, s service.Settings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,8 +90,8 @@ func (p *proxy) set(changes []service.Change, s service.Settings) {
 	}
 }
 
-// removeGone removes the frontends that were kept until the kernel stopped sending clients to them. If all
-// are known now, clients that the kernel remembers of other Services are forgotten.
+// removeGone removes the frontends that were served until the kernel stopped sending clients to them. If all is true,
+// changes has every wanted frontend, and the affinity of clients of all other Services is forgotten.
 func (p *proxy) removeGone(changes []service.Change, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,11 +108,11 @@ func (p *proxy) removeGone(changes []service.Change, all bool) {
 	}
 }
 
-// setFrontend makes a proxyFrontend. The caller holds mu.
+// setFrontend makes the proxyFrontend of f. The caller holds mu.
 func (p *proxy) setFrontend(f *service.Frontend) {
 	old := p.frontends[f.Key()]
 	if old != nil && old.Frontend == f {
-		return // a frontend is immutable
+		return // a Frontend is immutable
 	}
 	is := &proxyFrontend{Frontend: f, tally: p.tally(f.Service)}
 	var wasIn, wasOut *pool
@@ -121,7 +121,7 @@ func (p *proxy) setFrontend(f *service.Frontend) {
 	}
 	take := func(e *service.Endpoint, had *target) *target {
 		if had == nil || old.Service != f.Service {
-			had = p.target(f, e.Addr) // to look for tens of thousands takes milliseconds
+			had = p.target(f, e.Addr) // only if necessary: tens of thousands of map accesses take milliseconds
 		}
 		had.pools++
 		return had
@@ -179,8 +179,8 @@ func (p *proxy) release(f *proxyFrontend) {
 	}
 }
 
-// chooseMember returns the member for a client: its member by affinity, or the algorithm's
-// choice among the members not tried yet.
+// chooseMember returns the member for a client: the member that affinity remembers, or else the algorithm's choice
+// among the untried members.
 func (p *proxy) chooseMember(f *proxyFrontend, r *service.Route, in *pool, c pickKey, tried []*target) *member {
 	pick := func() *member { return in.choose(c, tried) }
 	if f.Affinity == 0 {

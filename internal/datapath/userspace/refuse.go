@@ -10,9 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/checksum"
 )
 
-// refuse answers a UDP client like a closed port, as the endpoint's node does in other
-// modes: with an ICMP port unreachable from the address that the client called, and the
-// beginning of its datagram in it.
+// refuse answers a UDP client like a closed port, as the endpoint's node does in other modes. It sends an ICMP port
+// unreachable from the address that the client called, with the beginning of the client's datagram.
 func (p *netNamespace) refuse(k flowKey, size int) error {
 	return p.do(func() error {
 		is4 := k.dest.Addr().Is4()
@@ -40,7 +39,7 @@ func (p *netNamespace) refuse(k flowKey, size int) error {
 	})
 }
 
-// unreachable is an ICMP message: port unreachable, for a datagram of size bytes.
+// unreachable returns the ICMP message port unreachable, for a datagram of size bytes.
 func unreachable(k flowKey, size int) []byte {
 	udp := binary.BigEndian.AppendUint16(nil, k.client.Port())
 	udp = binary.BigEndian.AppendUint16(udp, k.dest.Port())
@@ -50,7 +49,7 @@ func unreachable(k flowKey, size int) []byte {
 	if k.dest.Addr().Is6() {
 		ip := append([]byte{6 << 4, 0, 0, 0, 0, 0, unix.IPPROTO_UDP, 64}, append(client, dest...)...)
 		binary.BigEndian.PutUint16(ip[4:], uint16(8+size))
-		// Destination unreachable, port; the kernel computes the checksum.
+		// Type 1, code 4: port unreachable. The kernel computes the checksum.
 		return append([]byte{1, 4, 0, 0, 0, 0, 0, 0}, append(ip, udp...)...)
 	}
 	ip := append([]byte{4<<4 | 5, 0, 0, 0, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}, append(client, dest...)...)

@@ -18,24 +18,24 @@ import (
 //	                 ↑                                             │
 //	                 └── again, with the next endpoint ←───────────┘
 //
-// Until the endpoint has sent its first byte, the relay keeps the bytes of the client, up to
-// replay, so that it can send them to the next endpoint. After that it only copies bytes.
+// Until the endpoint has sent its first byte, the relay keeps the client's bytes, up to replay, to send them to the next
+// endpoint. After that it only copies bytes.
 type relay struct {
 	client  *net.TCPConn
 	buffers *buffers
 	bytes   atomic.Uint64
-	upDone  chan struct{} // closed when upward has ended; nil: not begun
-	// takePipe asks whether there may be a pipe, and givePipe gives it back.
+	upDone  chan struct{} // closed when upward has ended; nil before upward begins
+	// takePipe reports whether the relay may have a pipe. givePipe gives it back.
 	takePipe func() bool
 	givePipe func()
 
 	mu        sync.Mutex
-	changed   sync.Cond    // endpoint or over
-	endpoint  *net.TCPConn // the present endpoint; nil: none yet
-	replayBuf []byte       // all bytes of the client
-	committed bool         // said is no longer kept: the endpoint stays
+	changed   sync.Cond    // endpoint or ended has changed
+	endpoint  *net.TCPConn // the present endpoint, or nil
+	replayBuf []byte       // all bytes of the client so far
+	committed bool         // the endpoint stays, and replayBuf is dropped
 	broken    bool         // a write to the endpoint failed
-	eof       bool         // the client has sent all
+	eof       bool         // the client has closed its side
 	ended     bool         // the connection ends
 }
 
@@ -45,11 +45,11 @@ func newRelay(client *net.TCPConn, b *buffers) *relay {
 	return r
 }
 
-// replay bounds the bytes that are kept to be sent again.
+// replay bounds replayBuf.
 const replay = 16 << 10
 
-// run relays between the client and c. It returns when the connection has ended, or with
-// again set when c has reset before its first byte, and another endpoint may be tried.
+// run relays between the client and c. It returns when the connection has ended. again is true if c has reset before
+// its first byte, so that another endpoint may be tried.
 func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 	if !r.attach(c) {
 		return false
@@ -63,7 +63,7 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 		return true
 	}
 	if err == nil {
-		_ = r.client.CloseWrite() // a reset shows when reading
+		_ = r.client.CloseWrite() // if the client has reset, the next read says so
 	} else {
 		r.abort()
 	}
@@ -71,8 +71,7 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 	return false
 }
 
-// attach makes c the endpoint and sends it the kept bytes. It returns false if the client is
-// gone.
+// attach makes c the endpoint, and sends it the kept bytes. It returns false if the connection has ended.
 func (r *relay) attach(c *net.TCPConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,9 +90,8 @@ func (r *relay) attach(c *net.TCPConn) bool {
 	return true
 }
 
-// detach removes the endpoint if it has reset and another can replace it. Only the first of
-// reader and writer gets the error of a reset: the reader sees an ordinary end if the writer
-// was first.
+// detach removes the endpoint if it has reset and another endpoint may replace it. The kernel reports a reset only
+// once, to the reader or to the writer. If the writer was first, the reader sees an ordinary end.
 func (r *relay) detach(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,14 +99,14 @@ func (r *relay) detach(err error) bool {
 		return false
 	}
 	if !errors.Is(err, unix.ECONNRESET) && (err != nil || !r.broken) {
-		r.committed, r.replayBuf = true, nil // the endpoint closed properly without a byte
+		r.committed, r.replayBuf = true, nil // the endpoint closed in order, without a byte
 		return false
 	}
 	r.endpoint = nil
 	return true
 }
 
-// commit drops the kept bytes: the endpoint answers.
+// commit drops the kept bytes, because the endpoint has answered.
 func (r *relay) commit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +125,7 @@ func (r *relay) abort() {
 	r.changed.Broadcast()
 }
 
-// fail ends a connection that no endpoint takes.
+// fail ends a connection without an endpoint.
 func (r *relay) fail() {
 	r.abort()
 	if r.upDone != nil {
@@ -135,7 +133,7 @@ func (r *relay) fail() {
 	}
 }
 
-// upward copies the bytes of the client to the endpoint.
+// upward copies the client's bytes to the endpoint.
 func (r *relay) upward() {
 	defer close(r.upDone)
 	err := r.opening()
@@ -157,8 +155,8 @@ func (r *relay) upward() {
 	}
 }
 
-// opening copies the bytes of the client while they may have to be sent again. It returns
-// nil when the endpoint is settled, and io.EOF when the client has sent all before.
+// opening copies the client's bytes while they may be needed for another endpoint. It returns nil when the endpoint is
+// committed, and io.EOF if the client closed its side before.
 func (r *relay) opening() error {
 	raw, err := r.client.SyscallConn()
 	if err != nil {
@@ -183,13 +181,13 @@ func (r *relay) opening() error {
 	}
 }
 
-// sendClient sends b to the endpoint, and keeps it if it may be needed again. An empty b is the end
-// of the client's bytes.
+// sendClient sends b to the endpoint, and keeps b if another endpoint may need it. An empty b is the end of the
+// client's bytes.
 func (r *relay) sendClient(b []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.committed && len(r.replayBuf)+len(b) > replay {
-		// Too much to keep: the endpoint stays, if there is one at the moment.
+		// Too many bytes to keep: commit to the present endpoint, or to the next one.
 		for r.endpoint == nil && !r.ended {
 			r.changed.Wait()
 		}
@@ -220,15 +218,14 @@ func (r *relay) sendClient(b []byte) error {
 	return nil
 }
 
-// Small pieces are copied through a buffer. After bulk full buffers in a row, a pipe for
-// splice(2) is worth its price; it is kept for chunk bytes.
+// Small pieces are copied through a buffer. After bulk full buffers in a row, splice(2) through a pipe is faster. The
+// relay keeps the pipe for chunk bytes.
 const (
 	bulk  = 4
 	chunk = 64 << 20
 )
 
-// copyBytes copies from src to dst until the end of src. It calls first when the first byte is
-// there.
+// copyBytes copies from src to dst until the end of src. It calls first, which may be nil, when the first byte arrives.
 func (r *relay) copyBytes(dst, src *net.TCPConn, first func()) error {
 	raw, err := src.SyscallConn()
 	if err != nil {
@@ -269,7 +266,7 @@ func (r *relay) copyBytes(dst, src *net.TCPConn, first func()) error {
 	}
 }
 
-// buffers are shared by all connections: an idle connection has none.
+// buffers are shared by all connections. An idle connection has no buffer.
 type buffers struct{ pool sync.Pool }
 
 // bufferSize is the size of the largest datagram.
@@ -284,8 +281,8 @@ func (b *buffers) get() *[bufferSize]byte {
 
 func (b *buffers) put(p *[bufferSize]byte) { b.pool.Put(p) }
 
-// read waits until there are bytes to read, and only then takes a buffer. No bytes and no
-// error is the end.
+// read waits until there are bytes to read, and only then takes a buffer. n is 0 without an error at the end of the
+// stream.
 func (b *buffers) read(raw syscall.RawConn) (p *[bufferSize]byte, n int, err error) {
 	e := raw.Read(func(fd uintptr) bool {
 		p = b.get()

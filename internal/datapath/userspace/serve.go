@@ -13,12 +13,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxTries is how many blocks of ports are tried for listeners: an old agent that still runs
-// when the next one starts has its ports.
+// maxTries is how many blocks of ports start tries. An old agent that still runs has the first block.
 const maxTries = 16
 
-// start opens the listeners, in the namespace of the calling thread, and begins to serve.
-// The first scope has cfg.Port; if it is in use, start takes later ports.
+// start opens the listeners in the namespace of the calling thread, and begins to serve. The first scope has cfg.Port,
+// or a later port if a port of the block is in use.
 func start(cfg Config) (*proxy, error) {
 	limits, err := newLimits(cfg.Log, cfg.Descriptors)
 	if err != nil {
@@ -28,7 +27,7 @@ func start(cfg Config) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // until close
+	ctx, cancel := context.WithCancel(context.Background()) // close cancels it
 	p := &proxy{
 		netns: where, ctx: ctx, cancel: cancel, limits: limits, gate: cfg.Gate,
 		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[api.PortName]*tally{},
@@ -49,7 +48,7 @@ func start(cfg Config) (*proxy, error) {
 	return p, nil
 }
 
-// listen opens all listeners or none.
+// listen opens all listeners. After an error it has opened none.
 func (p *proxy) listen() error {
 	var begin []func()
 	for s := range scopes {
@@ -83,11 +82,11 @@ func (p *proxy) closeListeners() (err error) {
 	return err
 }
 
-// close ends everything, and waits for it.
+// close ends all connections and goroutines, and waits for them.
 func (p *proxy) close() {
 	p.cancel()
 	p.leaveGate()
-	_ = p.closeListeners() // a listener that is closed already does no harm
+	_ = p.closeListeners() // a listener may already be closed
 	endSessions(p.sessions.list(func(*session) bool { return true }))
 	p.running.Wait()
 	p.netns.close()

@@ -8,25 +8,25 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A session is one connection or flow of the proxy.
+// A session is one TCP connection or UDP flow of the proxy.
 type session struct {
 	proto    api.Proto
 	scope    scope
 	client   netip.AddrPort
 	dest     netip.AddrPort // the address that the client called
-	front    service.Key    // the frontend that answered for it
+	front    service.Key    // the frontend that answered
 	endpoint netip.AddrPort
-	end      func() // ends it at once; may be called again
+	end      func() // ends the session at once; may be called again
 }
 
-// sessions are the open sessions.
+// sessions has all open sessions.
 type sessions struct {
 	mu  sync.Mutex
 	all map[service.Key]map[*session]struct{}
-	tcp map[flowKey]int // connections of clients, also those that have no endpoint yet
+	tcp map[flowKey]int // clients' TCP connections, with or without an endpoint
 }
 
-// begin notes a TCP connection of a client until done is called.
+// begin counts a client's TCP connection until done is called.
 func (s *sessions) begin(k flowKey) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *sessions) remove(one *session) {
 	}
 }
 
-// list returns the sessions of all frontends for which want returns true.
+// list returns the sessions for which want returns true.
 func (s *sessions) list(want func(*session) bool) (out []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// Packets with the proxy's mark are local: each family has an ip rule, and one route in a
-// table of its own.
+// The kernel delivers packets with the proxy's mark locally. Each family has an ip rule, and one route in a table for
+// this purpose.
 const (
 	routeTable   = numbers.RouteTableUserspace
 	rulePriority = numbers.RulePriorityUserspace
@@ -40,7 +40,7 @@ func steerRoute(family, lo int) *netlink.Route {
 	}
 }
 
-// steered reports whether the rules and routes are there, in the thread's namespace.
+// steered reports whether our rules and routes exist, in the thread's namespace, and no others.
 func steered(mark uint32) (bool, error) {
 	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
 		rules, routes, err := steering(family)
@@ -56,7 +56,7 @@ func steered(mark uint32) (bool, error) {
 
 // steering returns our rules and routes.
 func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err error) {
-	// A list that was interrupted by a change is requested again, a few times.
+	// A change interrupts a list: then the list is requested again.
 	for range maxLists {
 		rules, err = netlink.RuleListFiltered(family, &netlink.Rule{Priority: rulePriority, Table: routeTable}, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -80,8 +80,8 @@ func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err err
 
 const maxLists = 10
 
-// steer adds the rules and routes, if they are not there. Rules with the mark of an older
-// agent stay: its program may still run.
+// steer adds the rules and routes, unless they exist. Rules with the mark of an older agent stay, because the kernel
+// may still run the older agent's ruleset.
 func steer(mark uint32) error {
 	if there, err := steered(mark); err != nil || there {
 		return err
@@ -101,7 +101,7 @@ func steer(mark uint32) error {
 	return nil
 }
 
-// steerOnly removes all our rules and routes with another mark.
+// steerOnly removes our rules and routes with another mark.
 func steerOnly(mark uint32) error {
 	return unsteer(
 		func(r netlink.Rule) bool { return r.Mark == mark && r.Mask != nil && *r.Mask == mark },
@@ -120,7 +120,7 @@ func unsteerAll() error {
 	return unsteer(func(netlink.Rule) bool { return false }, func(netlink.Route) bool { return false })
 }
 
-// unsteer removes our rules and routes, except some.
+// unsteer removes our rules and routes, except those to keep.
 func unsteer(keepRule func(netlink.Rule) bool, keepRoute func(netlink.Route) bool) error {
 	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
 		rules, routes, err := steering(family)

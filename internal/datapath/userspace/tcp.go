@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// How long an endpoint has to answer a SYN: as long as the client's own first retry if there
-// is another endpoint, else as long as most clients wait.
+// How long an endpoint has time to answer a SYN. If there is another endpoint, the time equals a client's first
+// retransmission; otherwise it is the time that most clients wait.
 const (
 	synPatience  = time.Second
 	lastPatience = 10 * time.Second
@@ -25,7 +25,7 @@ func (p *proxy) accept(l *net.TCPListener, s scope) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// Out of descriptors or memory: open connections must end first. Clients wait.
+			// Out of descriptors or memory: clients wait until connections end.
 			p.limits.logExhausted(err)
 			if !p.pause(10 * time.Millisecond) {
 				return
@@ -36,7 +36,7 @@ func (p *proxy) accept(l *net.TCPListener, s scope) {
 	}
 }
 
-// pause waits; it returns false if the proxy ends first.
+// pause waits. It returns false if the proxy ends first.
 func (p *proxy) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -59,7 +59,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// A tcpConn is one TCP connection on its way to an endpoint.
+// A tcpConn is one TCP connection and the choice of its endpoint.
 type tcpConn struct {
 	*proxy
 	front    *proxyFrontend
@@ -68,7 +68,7 @@ type tcpConn struct {
 	scope    scope
 	peer     netip.AddrPort // the client
 	dest     netip.AddrPort // the address that the client called
-	hops     int            // the hop limit of the packets to endpoints
+	hops     int            // the hop limit of packets to endpoints
 	holder   holder
 	tried    []*target
 }
@@ -96,11 +96,11 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	p.relayTCP(l, client)
 }
 
-// relayTCP relays a connection that may be relayed.
+// relayTCP relays a connection that the policy and the limits allow.
 func (p *proxy) relayTCP(l *tcpConn, client *net.TCPConn) {
 	hops, err := hopsOf(client)
 	if err != nil {
-		reset(client) // the client has done so
+		reset(client) // the client has reset the connection
 		return
 	}
 	if l.hops = hops - 1; l.hops < lastHop {
@@ -127,8 +127,8 @@ func (p *proxy) relayTCP(l *tcpConn, client *net.TCPConn) {
 	}
 }
 
-// carry relays until the connection ends, or until the endpoint refuses it: then another
-// endpoint may serve it.
+// carry relays between the client and one endpoint. again is true if the endpoint has reset before its first byte, so
+// that another endpoint may be tried.
 func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer c.Close()
 	one := &session{
@@ -139,20 +139,20 @@ func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer l.sessions.remove(one)
 	m.active.Add(1)
 	defer m.active.Add(-1)
-	if l.ctx.Err() != nil || !l.allowed(one) { // closed or forbidden since: nothing else would end the connection
+	if l.ctx.Err() != nil || !l.allowed(one) { // the proxy was closed, or the Gate has changed, before sessions had this session
 		one.end()
 		return false
 	}
 	return r.run(c, func(f func()) {
-		l.front.tally.connections.Add(1) // the first time
+		l.front.tally.connections.Add(1) // once for a connection
 		l.running.Go(f)
 	})
 }
 
 var errNobody = errors.New("no endpoint answers")
 
-// dial connects to the next endpoint that answers, and returns the source that it keeps. The
-// caller gives back the port.
+// dial connects to the next endpoint that answers. from is the source that the connection keeps, if any. The caller
+// gives back the port.
 func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err error) {
 	for {
 		m = l.chooseMember(l.front, l.decision.Route, l.pool, pickKey{l.peer.Addr(), l.dest.Addr()}, l.tried)
@@ -182,14 +182,14 @@ func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err er
 	}
 }
 
-// givePort gives back the node's port that a connection to m has, if it keeps no source.
+// givePort gives back the node's port of a connection to m, if the connection does not keep the client's address.
 func (l *tcpConn) givePort(m *member, from netip.AddrPort) {
 	if !from.IsValid() {
 		l.limits.release(l.holder, 1, &m.ports)
 	}
 }
 
-// source returns the source address for an endpoint, the zero value for the node's own.
+// source returns the source address for an endpoint. The zero value stands for the node's own address.
 func (l *tcpConn) source(e service.Endpoint) netip.AddrPort {
 	if keepsSource(l.decision, e) {
 		return l.peer
@@ -197,8 +197,8 @@ func (l *tcpConn) source(e service.Endpoint) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// reset ends a connection with a reset, as a dead endpoint does.
+// reset ends a connection with a TCP reset.
 func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // c may be closed already
+	_ = c.SetLinger(0) // c may already be closed
 	_ = c.Close()
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxFlows bounds the UDP flows: each has a socket and a goroutine. Datagrams of further
-// flows are dropped, as by a full conntrack table.
+// maxFlows bounds the UDP flows, because each has a socket and a goroutine. Datagrams of further flows are dropped, as
+// by a full conntrack table.
 const maxFlows = 1 << 16
 
-// How long a flow lives without a datagram, if the node has no setting: conntrack's own
-// defaults. As there, a flow is a stream, and stays longer, if it is answered and has had a
-// datagram after streamAfter: a question and its answer are none.
+// Timeouts of a flow without datagrams, if the node has no setting: the defaults of conntrack. As in conntrack, a flow
+// is a stream and lives longer if it is answered and had a datagram later than streamAfter. A question with one answer
+// is no stream.
 const (
 	oneWayIdle  = 30 * time.Second
 	answerIdle  = 120 * time.Second
@@ -41,7 +41,7 @@ func idleTimes() (oneWay, answered time.Duration) {
 	return read("nf_conntrack_udp_timeout", oneWayIdle), read("nf_conntrack_udp_timeout_stream", answerIdle)
 }
 
-// localPorts returns how many ports the kernel gives to sockets that ask for any.
+// localPorts returns the number of ports that the kernel can give to sockets without a port.
 func localPorts() int {
 	if n := setting("ipv4/ip_local_port_range"); len(n) == 2 && n[0] < n[1] {
 		return n[1] - n[0] + 1
@@ -49,7 +49,7 @@ func localPorts() int {
 	return 60999 - 32768 + 1 // the kernel's default
 }
 
-// setting returns the numbers in a parameter of the network namespace; nil: it is not there.
+// setting returns the numbers in a parameter of the network namespace, or nil if there is no such parameter.
 func setting(name string) (all []int) {
 	text, err := os.ReadFile("/proc/sys/net/" + name)
 	if err != nil {
@@ -65,7 +65,7 @@ func setting(name string) (all []int) {
 	return all
 }
 
-// A flowKey identifies a flow: the client and the address that it called.
+// A flowKey identifies a flow by the client and the address that it called.
 type flowKey struct{ client, dest netip.AddrPort }
 
 // A udpFlow is the exchange of a UDP client with an endpoint.
@@ -74,41 +74,41 @@ type flowKey struct{ client, dest netip.AddrPort }
 //	client ←─ answers (one socket a called address) ←────── endpoint
 type udpFlow struct {
 	*proxy
-	key      flowKey
-	front    *proxyFrontend
-	scope    scope
-	decision service.Decision
-	pool     *pool
-	reply    *replySocket
-	holder   holder
-	last     atomic.Int64 // time of the last datagram, in nanoseconds since the flow began
-	began    time.Time
-	ended    atomic.Bool
+	key       flowKey
+	front     *proxyFrontend
+	scope     scope
+	decision  service.Decision
+	pool      *pool
+	reply     *replySocket
+	holder    holder
+	last      atomic.Int64 // time of the last datagram, in nanoseconds since startedAt
+	startedAt time.Time
+	ended     atomic.Bool
 
 	mu       sync.Mutex
-	socket   *net.UDPConn // to the endpoint; replaced if that refuses
+	socket   *net.UDPConn // to the endpoint; replaced if the endpoint refuses
 	hops     int          // the hop limit of the socket's datagrams
 	member   *member
 	session  *session
-	first    []byte // the datagram that the endpoint has not answered yet, for the next endpoint
+	first    []byte // the last unanswered datagram, for the next endpoint
 	answered bool
-	ownPort  bool // the flow holds one of the node's ports
+	ownPort  bool // the flow has one of the node's ports
 	tried    []*target
 }
 
-// maxFirst bounds the datagram that is kept to be sent again.
+// maxFirst bounds the datagram that is kept for the next endpoint.
 const maxFirst = 4 << 10
 
-// flows are the open flows, and the sockets that answer for them.
+// flows has the open flows, and the sockets that answer for them.
 type flows struct {
 	mu      sync.Mutex
 	all     map[flowKey]*udpFlow
 	sockets map[netip.AddrPort]*replySocket
-	// oneWay and answered are how long a flow may be silent.
+	// oneWay and answered are the timeouts of flows without and with an answer.
 	oneWay, answered time.Duration
 }
 
-// replySocket is a socket with the address of a frontend, for all its flows.
+// A replySocket has the address of a frontend and answers for all its flows.
 type replySocket struct {
 	*net.UDPConn
 	flows int // guarded by flows.mu
@@ -139,8 +139,8 @@ func (p *proxy) receive(c *net.UDPConn, s scope) {
 	}
 }
 
-// flow returns the flow of a datagram, a new flow if there is none; hops is the hop limit to
-// pass it on with. Nil: it is not served.
+// flow returns the flow of a datagram, and begins one if there is none. hops is the hop limit for the endpoint. flow
+// returns nil if the datagram is not served.
 func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	p.flows.mu.Lock()
 	f := p.flows.all[k]
@@ -152,7 +152,7 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	if to == nil {
 		return nil
 	}
-	f = &udpFlow{proxy: p, key: k, front: to, scope: s, hops: hops, holder: holderOf(to, s, k.client.Addr()), began: time.Now()}
+	f = &udpFlow{proxy: p, key: k, front: to, scope: s, hops: hops, holder: holderOf(to, s, k.client.Addr()), startedAt: time.Now()}
 	if f.decision, f.pool = to.decide(s, k.client.Addr()); f.decision.Action != service.Forward {
 		return nil
 	}
@@ -168,8 +168,7 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	return f
 }
 
-// begin takes what a flow needs and connects to an endpoint. It returns false if the flow
-// cannot begin, and then holds nothing.
+// begin acquires the resources of a flow and connects to an endpoint. If it returns false, the flow has no resources.
 func (f *udpFlow) begin() bool {
 	if f.hops < lastHop || f.ctx.Err() != nil || !f.limits.acquire(f.holder, connFiles, &f.limits.files) {
 		return false
@@ -190,7 +189,7 @@ func (f *udpFlow) begin() bool {
 	return false
 }
 
-// giveBack gives back what the flow has of the limits.
+// giveBack releases the flow's resources.
 func (f *udpFlow) giveBack() {
 	f.limits.release(f.holder, connFiles, &f.limits.files)
 	f.limits.release(f.holder, 1, &f.limits.flows)
@@ -216,8 +215,8 @@ func (p *proxy) replySocketFor(at netip.AddrPort) (*replySocket, error) {
 	return a, nil
 }
 
-// noAnswer ends a flow's use of the socket that answers. The last flow closes the socket,
-// so that it does not receive datagrams that the node should reject.
+// noAnswer ends a flow's use of its reply socket. The last flow closes the socket, because an open one would receive
+// datagrams that the node should reject.
 func (p *proxy) noAnswer(f *udpFlow) {
 	p.flows.mu.Lock()
 	defer p.flows.mu.Unlock()
@@ -227,7 +226,7 @@ func (p *proxy) noAnswer(f *udpFlow) {
 	}
 }
 
-// next connects to the next endpoint; false if there is none, or the flow has ended.
+// next connects to the next endpoint. It returns false if there is none, or if the flow has ended.
 func (f *udpFlow) next() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,19 +262,19 @@ func (f *udpFlow) next() bool {
 		if f.ctx.Err() == nil && f.allowed(f.session) {
 			return true
 		}
-		f.closeEndpoint() // ended or forbidden since: nothing else would end the flow
+		f.closeEndpoint() // the proxy was closed, or the Gate has changed, before sessions had this session
 		return false
 	}
 	return false
 }
 
-// takePort takes one of the node's ports for the flow, which keeps it. The caller holds mu.
+// takePort acquires one of the node's ports, and keeps it until the flow ends. The caller holds mu.
 func (f *udpFlow) takePort() bool {
 	f.ownPort = f.ownPort || f.limits.acquire(f.holder, 1, &f.limits.udpPorts)
 	return f.ownPort
 }
 
-// closeEndpoint closes the socket to the endpoint, if any. The caller holds mu.
+// closeEndpoint closes the socket to the endpoint, if there is one. The caller holds mu.
 func (f *udpFlow) closeEndpoint() {
 	if f.socket == nil {
 		return
@@ -304,28 +303,28 @@ func (f *udpFlow) forward(b []byte, hops int) {
 	if !f.answered && len(b) <= maxFirst {
 		f.first = append(f.first[:0], b...)
 	}
-	// The error is of an earlier datagram: run sees it too. This datagram was not sent.
+	// The error belongs to an earlier datagram, and run sees it too. This datagram was not sent: send it again.
 	if _, err := f.socket.Write(b); err != nil {
 		_, _ = f.socket.Write(b)
 	}
 	f.front.tally.bytes.Add(uint64(len(b)))
 }
 
-func (f *udpFlow) touch() { f.last.Store(int64(time.Since(f.began))) }
+func (f *udpFlow) touch() { f.last.Store(int64(time.Since(f.startedAt))) }
 
-// idle returns how much longer the flow may be silent.
+// idle returns how much longer the flow may be without a datagram.
 func (f *udpFlow) idle() time.Duration {
 	f.mu.Lock()
 	last := time.Duration(f.last.Load())
-	lasts := f.flows.oneWay
+	timeout := f.flows.oneWay
 	if f.answered && last > streamAfter {
-		lasts = f.flows.answered
+		timeout = f.flows.answered
 	}
 	f.mu.Unlock()
-	return lasts - (time.Since(f.began) - last)
+	return timeout - (time.Since(f.startedAt) - last)
 }
 
-// run relays the answers, until the flow has been idle for long.
+// run relays the answers until the flow ends.
 func (f *udpFlow) run() {
 	defer f.close()
 	f.touch()
@@ -334,9 +333,9 @@ func (f *udpFlow) run() {
 		again, hops := f.first, f.hops
 		f.mu.Unlock()
 		if !f.next() {
-			if !f.ended.Load() { // all have refused
+			if !f.ended.Load() { // all endpoints have refused
 				f.front.tally.drops.Add(1)
-				_ = f.netns.refuse(f.key, len(again)) // the network may lose it as well
+				_ = f.netns.refuse(f.key, len(again)) // an error does not matter: the network can lose the message as well
 			}
 			return
 		}
@@ -344,8 +343,8 @@ func (f *udpFlow) run() {
 	}
 }
 
-// carry relays the datagrams of one endpoint. It returns true if the endpoint refused before
-// its first datagram, so that another endpoint may be tried.
+// carry relays the datagrams of one endpoint. It returns true if the endpoint refused before its first datagram, so
+// that another endpoint may be tried.
 func (f *udpFlow) carry() (refused bool) {
 	f.mu.Lock()
 	c := f.socket
@@ -368,7 +367,7 @@ func (f *udpFlow) carry() (refused bool) {
 		b, n, err := f.buffers.read(raw)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue // the client may have sent a datagram
+			continue // the client may have sent a datagram since
 		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH):
 			if !f.wasAnswered() {
 				return true
@@ -397,9 +396,9 @@ func (f *udpFlow) noteAnswer() {
 	f.answered, f.first = true, nil
 }
 
-// end makes run end.
+// end makes run return.
 func (f *udpFlow) end() {
-	f.ended.Store(true) // next asks before each socket that it opens, and holds mu
+	f.ended.Store(true) // next checks ended, under mu, before it opens a socket
 	f.mu.Lock()
 	if f.socket != nil {
 		_ = f.socket.Close()
@@ -407,14 +406,14 @@ func (f *udpFlow) end() {
 	f.mu.Unlock()
 }
 
-// close removes the flow from the list of flows.
+// close removes the flow and releases its resources.
 func (f *udpFlow) close() {
 	f.ended.Store(true)
 	f.mu.Lock()
 	f.closeEndpoint()
 	f.mu.Unlock()
 	f.flows.mu.Lock()
-	if f.flows.all[f.key] == f { // not yet replaced
+	if f.flows.all[f.key] == f { // a newer flow may have the key
 		delete(f.flows.all, f.key)
 	}
 	f.flows.mu.Unlock()

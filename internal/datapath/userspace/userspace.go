@@ -17,46 +17,46 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// DefaultMark is the bit of the packet mark that no other program uses by default.
+// DefaultMark is a bit of the packet mark that no other program uses by default.
 const DefaultMark = numbers.MarkUserspace
 
-// DefaultPort is the first of the listeners' ports on the loopback addresses: one for each
-// scope. If they are in use, the next ports are taken.
+// DefaultPort is the first port of the listeners on the loopback addresses. There is one port for each scope. If a port
+// is in use, later ports are used.
 const DefaultPort = numbers.PortUserspace
 
 // Config configures the datapath. The zero value works.
 type Config struct {
-	// Mark is the bit of the packet mark that means "to a socket of the proxy". It must not
-	// be a bit that means "masquerade me" to another program. 0: DefaultMark.
+	// Mark is the bit of the packet mark that means "to a socket of the proxy". Another program must not use the bit to
+	// mean "masquerade me". 0: DefaultMark.
 	Mark uint32
 	// Port is the first port of the listeners. 0: DefaultPort.
 	Port uint16
-	// Descriptors is how many open files connections may have. 0: as many as the process, but
-	// for a reserve that the agent itself needs.
+	// Descriptors is the number of open files for connections. 0: the limit of the process, less a reserve for the
+	// agent.
 	Descriptors int
-	// Log gets a line, at most one a minute, when clients are refused or wait because
-	// something is used up. Nil: none.
+	// Log gets a message, at most one a minute, when clients are refused or wait because a resource is used up. Nil: no
+	// messages.
 	Log *slog.Logger
-	// Gate is asked before each connection to an endpoint. Nil: all may pass.
+	// Gate is asked before each connection to an endpoint. Nil: all connections are allowed.
 	Gate *flow.Gate
 }
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	cfg        Config
-	text       string // the program for people
+	text       string // the ruleset, as people read it
 	rules      *nftset.Syncer[*kernelState]
-	proxy      *proxy         // nil: it does not run
-	table      *service.Table // what the kernel holds; nil: unknown, read it
+	proxy      *proxy         // nil while the proxy does not run
+	table      *service.Table // the table of the last Sync; nil: read the kernel
 	clusterIPs nftset.Counts
-	served     map[service.Key]bool  // the frontends of the proxy
-	orphaned   map[elementID]element // connections with an element of their own in the kernel
+	served     map[service.Key]bool  // the proxy's frontends
+	orphaned   map[elementID]element // elements of connections without a frontend
 	draining   bool                  // Drain was called: no new connections
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
 
-// New returns a datapath. It does not touch the kernel and starts nothing.
+// New returns a datapath. It does not touch the kernel, and starts no goroutine.
 func New(cfg Config) (*Datapath, error) {
 	if cfg.Mark == 0 {
 		cfg.Mark = DefaultMark
@@ -87,8 +87,7 @@ func (d *Datapath) Info() datapath.Info {
 	}}
 }
 
-// FailWrites makes every write ask f first and fail with its error. It is for tests
-// that inject faults.
+// FailWrites makes every write call f first, and fail with its error. Tests inject faults with it.
 func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
 
 // Probe implements datapath.Datapath.
@@ -164,10 +163,10 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 	return stats, nil
 }
 
-// program returns the program for the ports of the listeners.
+// program returns the ruleset for the ports of the listeners.
 func (d *Datapath) program() *nft.Ruleset { return newProgram(d.cfg.Mark, d.proxy.first) }
 
-// readKernel prepares the table and reads what the kernel holds.
+// readKernel prepares the table and reads the kernel's state.
 func (d *Datapath) readKernel(ctx context.Context) (*kernelState, error) {
 	if err := steer(d.cfg.Mark); err != nil {
 		return nil, err
@@ -181,8 +180,8 @@ func (d *Datapath) readKernel(ctx context.Context) (*kernelState, error) {
 	return h, nil
 }
 
-// allChanges returns the changes for a proxy that serves other frontends than want, without
-// knowing which of them changed.
+// allChanges returns the changes from the proxy's frontends to the table want. It does not know which frontends differ,
+// so every frontend of want is a change.
 func (d *Datapath) allChanges(want *service.Table) (changes []service.Change) {
 	left := map[service.Key]bool{}
 	for k := range d.served {
@@ -198,8 +197,10 @@ func (d *Datapath) allChanges(want *service.Table) (changes []service.Change) {
 	return changes
 }
 
-// apply writes p. The proxy serves new frontends before the kernel sends packets to them, and
-// old frontends until the kernel stops. With fewer, some UDP flows may have lost their frontend.
+// apply writes p. The proxy serves new frontends before the kernel sends packets to them, and old frontends until the
+// kernel stops.
+//
+// Set fewer if the settings may have changed: then UDP flows to a NodePort may have lost their frontend.
 func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table, changes []service.Change, fewer bool) error {
 	d.proxy.set(changes, want.Settings)
 	if d.served == nil {
@@ -239,8 +240,8 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 	return nil
 }
 
-// Check implements datapath.Datapath. It also copies the affinity of clients to the kernel,
-// and removes the elements of ended connections.
+// Check implements datapath.Datapath. It also copies the affinity of clients to the kernel, and removes the elements of
+// ended connections.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	drift, err = d.rules.Check(ctx, nftset.Checks{
 		Synced: d.table != nil, Forget: d.forget,
@@ -253,7 +254,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	return drift, d.writeDeferred(ctx)
 }
 
-// kernelMatches reports whether the kernel holds the state of the last Sync.
+// kernelMatches reports whether the kernel has the state of the last Sync.
 func (d *Datapath) kernelMatches(ctx context.Context) (bool, error) {
 	h, err := d.read(ctx)
 	if err != nil {
@@ -264,7 +265,7 @@ func (d *Datapath) kernelMatches(ctx context.Context) (bool, error) {
 	return len(p.writes()) == 0, nil
 }
 
-// writeDeferred writes the changes since the last Sync that come from traffic and time.
+// writeDeferred writes the changes that traffic and time have made since the last Sync.
 func (d *Datapath) writeDeferred(ctx context.Context) error {
 	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return err
@@ -285,7 +286,7 @@ func (d *Datapath) writeDeferred(ctx context.Context) error {
 	return d.rules.Watch.End(ctx, false)
 }
 
-// Explain implements datapath.Datapath. It reads everything.
+// Explain implements datapath.Datapath. It reads the complete state.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
 	return d.rules.Explain(ctx, k)
 }
@@ -308,7 +309,7 @@ func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.R
 			})
 		}
 		switch {
-		case len(all) == 0, f.Unanswered: // the proxy has another endpoint itself if one does not answer
+		case len(all) == 0, f.OnlyUnanswered: // the proxy itself tries another endpoint if one does not answer
 		case f.Unconfirmed:
 			result.Unconfirmed = append(result.Unconfirmed, f)
 		default:
@@ -339,7 +340,7 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 // Close implements datapath.Datapath. It ends all goroutines and connections.
 func (d *Datapath) Close() {
 	if d.proxy != nil && d.table != nil {
-		// Write the affinity of the last seconds. After an error it is lost.
+		// Write the affinity of the last seconds. An error loses it.
 		_ = d.proxy.netns.do(func() error { return d.writeDeferred(context.Background()) })
 	}
 	d.stop()

@@ -20,10 +20,10 @@ func BenchmarkDelete(b *testing.B) {
 			{"10.9.9.9:4000", "10.96.0.10:53", "10.244.1.5:53"},
 			{"[fd00:9::9]:4000", "[fd00:96::10]:53", "[fd00:244::5]:53"},
 		} {
-			for _, noKernelFilter := range []bool{false, true} {
+			for _, attr := range []uint16{ctaFilter, 60} {
 				e := want{proto: api.UDP, client: ap(family[0]), to: ap(family[1]), by: ap(family[2])}
-				b.Run(fmt.Sprintf("others=%d/ipv4=%v/reads=%v", others, e.to.Addr().Is4(), noKernelFilter), func(b *testing.B) {
-					w.noKernelFilter = noKernelFilter
+				b.Run(fmt.Sprintf("others=%d/ipv4=%v/reads=%v", others, e.to.Addr().Is4(), attr != ctaFilter), func(b *testing.B) {
+					w.filterAttr = attr
 					for range b.N {
 						b.StopTimer()
 						w.create(e)
@@ -55,7 +55,7 @@ func BenchmarkDump(b *testing.B) {
 			b.Run(fmt.Sprintf("others=%d/%s", others, name), func(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
-					err := w.socket.dump(b.Context(), f.request(w.attr), func(msg []byte) {
+					err := w.socket.dump(b.Context(), f.request(w.filterAttr), func(msg []byte) {
 						if e, ok := parse(msg); ok {
 							if _, found := set.match(e); found {
 								b.Fatal("found")

@@ -2,39 +2,33 @@ package conntrack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 )
 
-// Config says how a Table works. Only Log must be set.
+// Config configures a Table. Log is required.
 type Config struct {
 	Log *slog.Logger
-	// Zone is the conntrack zone whose flows are meant; others are never touched.
+	// Zone is the conntrack zone to work on. Entries of other zones are never touched.
 	Zone uint16
-	// NodePort reports whether NodePorts are served on an address of this machine. It
-	// is asked about untranslated flows and OnlyUnserved ones only. Nil: on all but
-	// loopback addresses.
+	// NodePort reports whether an address of this machine serves NodePorts. It is asked only about untranslated flows
+	// and about OnlyUnserved flows. Nil: all addresses except loopback serve NodePorts.
 	NodePort func(netip.Addr) bool
 }
 
-// A Table is the kernel's table of flows. It belongs to one goroutine, which stays in
-// one network namespace: the one that it works on. It starts no goroutine.
+// A Table gives access to the kernel's table of flows. It belongs to one goroutine, whose thread stays in the network
+// namespace of the table. It starts no goroutine.
 type Table struct {
 	cfg    Config
 	socket *socket // nil: not open
-	// noKernelFilter says that the kernel does not filter dumps (before Linux 5.8).
-	noKernelFilter bool
-	// Tests set these: how filters are encoded, and maxDumps.
-	attr  filterAttr
-	limit func(entries int) int
+	// Tests replace these: the attribute of filters, which kernels before 5.8 ignore, and maxDumps.
+	filterAttr uint16
+	limit      func(entries int) int
 }
 
 // New returns a Table. It does not touch the kernel.
@@ -42,7 +36,7 @@ func New(cfg Config) *Table {
 	if cfg.NodePort == nil {
 		cfg.NodePort = func(a netip.Addr) bool { return !a.IsLoopback() }
 	}
-	return &Table{cfg: cfg, attr: filterAttr{filter: ctaFilter}, limit: maxDumps}
+	return &Table{cfg: cfg, filterAttr: ctaFilter, limit: maxDumps}
 }
 
 // Close closes the socket. A closed Table may be used again.
@@ -53,13 +47,13 @@ func (t *Table) Close() {
 	}
 }
 
-// A Match is an entry that one of the wanted flows describes.
+// A Match is an entry together with the Flow that describes it.
 type Match struct {
 	Entry
 	Flow flow.Flow
 }
 
-// Find returns the entries that exist of the flows described.
+// Find returns the existing entries that flows describe.
 func (t *Table) Find(ctx context.Context, flows []flow.Flow) ([]Match, error) {
 	set, err := newSet(flows, t.cfg)
 	if err != nil || len(flows) == 0 {
@@ -68,18 +62,13 @@ func (t *Table) Find(ctx context.Context, flows []flow.Flow) ([]Match, error) {
 	return t.walk(ctx, set.match, func(entries int) []filter { return plan(flows, t.limit(entries)) })
 }
 
-// Audit returns the entries of the protocols for which wrong returns true. It reads the whole table: it is for the
-// start, when nobody knows which flows the kernel still has.
+// Audit returns the entries of the protocols for which wrong returns true. It reads the whole table. It is for the
+// start of the agent, which does not know the kernel's flows.
 func (t *Table) Audit(ctx context.Context, protos []api.Proto, wrong func(Entry) bool) ([]Entry, error) {
 	match := func(e entry) (flow.Flow, bool) {
 		return flow.Flow{}, e.in(t.cfg.Zone) && slices.Contains(protos, e.orig.proto) && wrong(Entry{e})
 	}
-	found, err := t.walk(ctx, match, func(int) (all []filter) {
-		for _, p := range protos {
-			all = append(all, filter{is4: true, proto: p}, filter{proto: p})
-		}
-		return all
-	})
+	found, err := t.walk(ctx, match, func(int) []filter { return []filter{{is4: true}, {is4: false}} })
 	var entries []Entry
 	for _, m := range found {
 		entries = append(entries, m.Entry)
@@ -87,12 +76,12 @@ func (t *Table) Audit(ctx context.Context, protos []api.Proto, wrong func(Entry)
 	return entries, err
 }
 
-// Remove deletes entries and returns how many were still there.
+// Remove deletes entries, and returns how many of them still existed.
 func (t *Table) Remove(ctx context.Context, all []Entry) (deleted int, err error) {
 	return t.each(ctx, "delete", all, entry.deletion)
 }
 
-// walk returns the entries of the filters' dumps that match.
+// walk returns the matching entries from the dumps of all filters.
 func (t *Table) walk(ctx context.Context, match matcher, plan func(entries int) []filter) (found []Match, err error) {
 	defer func() {
 		if err != nil {
@@ -106,20 +95,12 @@ func (t *Table) walk(ctx context.Context, match matcher, plan func(entries int) 
 	if err != nil || entries == 0 {
 		return nil, err
 	}
-	for todo := plan(entries); len(todo) > 0; {
-		if t.noKernelFilter {
-			todo = merge(todo) // every dump is of the whole table: one a family is enough
-		}
-		was := t.noKernelFilter
-		some, err := t.dump(ctx, todo[0], match)
+	for _, f := range plan(entries) {
+		some, err := t.dump(ctx, f, match)
 		if err != nil {
 			return nil, err
 		}
-		if t.noKernelFilter != was { // the dumps of whole families find all again
-			found, todo = nil, plan(entries)
-			continue
-		}
-		found, todo = append(found, some...), todo[1:]
+		found = append(found, some...)
 	}
 	return found, nil
 }
@@ -131,7 +112,7 @@ func (t *Table) connect() (err error) {
 	return err
 }
 
-// each sends a request for every entry, and returns how many entries were still there.
+// each sends a request for every entry, and returns how many of the entries still existed.
 func (t *Table) each(ctx context.Context, what string, all []Entry, request func(entry) message) (done int, err error) {
 	if len(all) == 0 {
 		return 0, nil
@@ -149,42 +130,24 @@ func (t *Table) each(ctx context.Context, what string, all []Entry, request func
 	return done, err
 }
 
-// A matcher reports whether an entry is wanted, and the flow that describes it.
+// A matcher reports whether an entry is wanted, and returns the Flow that describes it.
 type matcher func(entry) (flow.Flow, bool)
 
-// dump returns the entries that match of those that f finds. It may find out that the kernel
-// does not filter.
+// dump returns the matching entries from the dump of one filter. A kernel before 5.8 ignores the filter and sends all
+// entries. Then a dump takes longer, and a walk with several filters finds an entry several times.
 func (t *Table) dump(ctx context.Context, f filter, match matcher) (found []Match, err error) {
-	attr := t.attr
-	if t.noKernelFilter {
-		attr.filter = 0
-	}
-	err = t.socket.dump(ctx, f.request(attr), func(msg []byte) {
+	err = t.socket.dump(ctx, f.request(t.filterAttr), func(msg []byte) {
 		e, ok := parse(msg)
 		if !ok {
 			return
-		}
-		if !t.noKernelFilter && !f.admits(e) {
-			t.disableKernelFilter(nil)
 		}
 		if described, ok := match(e); ok {
 			found = append(found, Match{Entry{e.clone()}, described})
 		}
 	})
-	switch {
-	case !t.noKernelFilter && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
-		t.disableKernelFilter(err)
-		return nil, nil
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	t.cfg.Log.Debug("searched for flows", "filter", f, "found", len(found))
 	return found, nil
-}
-
-// disableKernelFilter notes that the kernel does not filter. A kernel before 5.8 ignores
-// attributes that it does not know, and sends everything.
-func (t *Table) disableKernelFilter(err error) {
-	t.noKernelFilter = true
-	t.cfg.Log.Warn("the kernel cannot filter its conntrack table; all of it is read for every change [Linux 5.8 and later can]", "err", err)
 }

@@ -9,23 +9,21 @@ import (
 	"github.com/fairway-net/fairway/internal/flow"
 )
 
-// An Ender ends flows that the kernel remembers: entries of UDP are deleted, so that the
-// client's next packet goes by the rules of now, as are those of TCP that no endpoint has answered,
-// and TCP connections are reset. It belongs to one goroutine.
+// An Ender ends flows of the kernel. It deletes entries of UDP, and entries of TCP in state SYN_SENT: the client's next
+// packet takes the way of the new rules. It has all other TCP connections reset. An Ender belongs to one goroutine.
 type Ender struct {
 	log   *slog.Logger
 	table *Table
 	reset func([]Entry)
 }
 
-// NewEnder returns an Ender that works on table, which is its own. reset resets TCP
-// connections; it returns at once.
+// NewEnder returns an Ender that owns table. reset resets TCP connections, and must return at once.
 func NewEnder(log *slog.Logger, table *Table, reset func([]Entry)) *Ender {
 	return &Ender{log: log, table: table, reset: reset}
 }
 
-// EndFlows implements flow.Ender. It searches the table once for all flows. Call it when
-// the kernel has the new rules, or a client's next packet brings the flow back.
+// EndFlows implements flow.Ender. It searches the table once for all flows. Call it after the kernel has the new rules:
+// before that, the client's next packet would create the flow again.
 func (e *Ender) EndFlows(ctx context.Context, flows []flow.Flow) (flow.Result, error) {
 	found, err := e.table.Find(ctx, flows)
 	if err != nil {
@@ -59,7 +57,7 @@ func (e *Ender) AuditFlows(ctx context.Context, c *flow.Checker) (flow.Result, e
 	return e.end(ctx, found)
 }
 
-// end ends what was found, but for what is unconfirmed.
+// end ends the flows that were found, except unconfirmed ones.
 func (e *Ender) end(ctx context.Context, found []Match) (result flow.Result, err error) {
 	unconfirmed := map[flow.Key]bool{}
 	var remove, reset []Entry
@@ -67,7 +65,7 @@ func (e *Ender) end(ctx context.Context, found []Match) (result flow.Result, err
 		switch {
 		case m.Unanswered():
 			remove = append(remove, m.Entry)
-		case m.Flow.Unanswered: // it was answered
+		case m.Flow.OnlyUnanswered: // the endpoint has answered
 		case m.Flow.Unconfirmed:
 			if k := m.Flow.Key(); !unconfirmed[k] {
 				unconfirmed[k] = true

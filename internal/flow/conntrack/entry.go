@@ -12,48 +12,48 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// An Entry is one flow that the kernel remembers.
+// An Entry is one flow in the kernel's table.
 type Entry struct{ entry }
 
-// Proto is its protocol.
+// Proto returns the protocol.
 func (e Entry) Proto() api.Proto { return e.orig.proto }
 
-// Client is the original source.
+// Client returns the original source.
 func (e Entry) Client() netip.AddrPort { return e.orig.src }
 
-// Frontend is the original destination: where the client sends to.
+// Frontend returns the original destination: the address that the client called.
 func (e Entry) Frontend() netip.AddrPort { return e.orig.dst }
 
-// Endpoint is the source of the reply; the same as Frontend if the flow is not translated.
+// Endpoint returns the source of the replies. It equals Frontend if the flow is not translated.
 func (e Entry) Endpoint() netip.AddrPort { return e.reply.src }
 
-// ReplyTo is the destination of the reply: the client, or the node if it masquerades.
+// ReplyTo returns the destination of the replies: the client, or the node if the node masquerades.
 func (e Entry) ReplyTo() netip.AddrPort { return e.reply.dst }
 
-// MarkedForReset reports whether MarkForReset has been called for it.
+// MarkedForReset reports whether MarkForReset has marked the entry.
 func (e Entry) MarkedForReset() bool { return e.status&statusFixedTimeout != 0 }
 
-// Open reports whether a TCP connection is established for both ends, or closing.
+// Open reports whether the entry is a TCP connection that both ends have established, and that has not ended.
 func (e Entry) Open() bool {
 	const synReceived, lastAck = 2, 6 // linux/netfilter/nf_conntrack_tcp.h
 	return e.orig.proto == api.TCP && e.status&statusSeenReply != 0 && e.state >= synReceived && e.state <= lastAck
 }
 
-// Unanswered reports whether it is a TCP connection of which only the client has sent something.
+// Unanswered reports whether the entry is a TCP connection in state SYN_SENT: the endpoint has sent nothing.
 func (e Entry) Unanswered() bool {
 	const synSent = 1 // linux/netfilter/nf_conntrack_tcp.h
 	return e.orig.proto == api.TCP && e.status&statusSeenReply == 0 && e.state == synSent
 }
 
-// in reports whether the entry is in the zone; flows that are in a zone in one direction
-// only are in none.
+// in reports whether both directions of the entry are in the zone. A flow with a zone for one direction only is in no
+// zone.
 func (e entry) in(zone uint16) bool {
 	return e.zone == zone && e.orig.zone == 0 && e.reply.zone == 0
 }
 
-// MarkForReset gives the entries the mark, which rules match (package reset), and a fixed
-// timeout, which no packet extends. It returns how many were still there. The mark is or'ed
-// to the entry's own. Entries that are marked already stay as they are.
+// MarkForReset adds a mark to the entries, which the rules of package reset match, and gives them a timeout that
+// packets do not extend. Other bits of an entry's mark stay. An entry that is already marked stays as it is.
+// MarkForReset returns how many of the entries still existed.
 func (t *Table) MarkForReset(ctx context.Context, all []Entry, mark uint32, after time.Duration) (marked int, err error) {
 	var alive []Entry
 	for _, e := range all {
@@ -64,8 +64,8 @@ func (t *Table) MarkForReset(ctx context.Context, all []Entry, mark uint32, afte
 	return t.each(ctx, "mark for reset", alive, func(e entry) message { return e.markForReset(mark, after) })
 }
 
-// markForReset changes the entry. The kernel finds it by the reply tuple, which has the endpoint
-// in it, so that a flow of the same client that goes elsewhere is not hit.
+// markForReset returns the request that marks the entry. The kernel finds the entry by the reply tuple. The tuple
+// contains the endpoint, so a flow of the same client to another endpoint is not hit.
 func (e entry) markForReset(mark uint32, after time.Duration) message {
 	m := newMessage(ctNew, unix.NLM_F_ACK, e.is4())
 	m = m.attr(ctaTupleReply|unix.NLA_F_NESTED, e.raw...)

@@ -48,7 +48,7 @@ func TestMarkForReset(t *testing.T) {
 func TestAudit(t *testing.T) {
 	for _, k := range kernels {
 		w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
-		w.attr = k.attr
+		w.filterAttr = k.attr
 		w.create(crowd(100)...)
 		tcp := want{proto: api.TCP, client: ap("[fd00:9::9]:4000"), to: ap("[fd00:96::10]:53"), by: ap("[fd00:244::5]:53")}
 		zone, sctp := tcp, tcp

@@ -145,7 +145,7 @@ func entries(found []Match) (all []Entry) {
 func (w *world) list() (all []entry) {
 	w.t.Helper()
 	for _, is4 := range []bool{true, false} {
-		err := w.socket.dump(w.t.Context(), filter{is4: is4}.request(filterAttr{}), func(b []byte) {
+		err := w.socket.dump(w.t.Context(), filter{is4: is4}.request(ctaFilter), func(b []byte) {
 			if e, ok := parse(b); ok {
 				all = append(all, e.clone())
 			}

@@ -53,7 +53,7 @@ const (
 	ctaFilterReplyFlags = 2
 )
 
-// What a filter looks at (net/netfilter/nf_internals.h).
+// Bits that select the fields a filter compares (net/netfilter/nf_internals.h).
 const (
 	flagIPSrc    = 1 << 0
 	flagIPDst    = 1 << 1
@@ -69,7 +69,7 @@ const (
 	attrTypeMask = 1<<14 - 1 // without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 )
 
-// A message is a netlink request that grows. finish must be called last.
+// A message is a netlink request under construction. Call finish last.
 type message []byte
 
 func newMessage(typ uint16, flags uint16, is4 bool) message {
@@ -107,19 +107,13 @@ func (m message) nest(typ uint16, fill func(message) message) message {
 	return m
 }
 
-// filterAttr is how a filter is encoded. Tests imitate older kernels with it.
-type filterAttr struct {
-	filter uint16 // the attribute: ctaFilter; 0: no filter but the family
-	flags  uint32 // besides those of the filter
-}
-
-// request returns the dump that f asks for.
-func (f filter) request(attr filterAttr) message {
+// request returns the message that asks for the dump. attr is the number of the filter attribute: ctaFilter.
+func (f filter) request(attr uint16) message {
 	m := newMessage(ctGet, unix.NLM_F_DUMP, f.is4)
-	if attr.filter == 0 || f.proto == 0 {
+	if f.proto == 0 {
 		return m
 	}
-	orig, reply := uint32(flagProtoNum)|attr.flags, uint32(0)
+	orig, reply := uint32(flagProtoNum), uint32(0)
 	if f.to.addr.IsValid() {
 		orig |= flagIPDst
 	}
@@ -141,7 +135,7 @@ func (f filter) request(attr filterAttr) message {
 			return m.tuple(f.proto, f.by, ctaIPv4Src, ctaProtoSrcPort)
 		})
 	}
-	return m.nest(attr.filter, func(m message) message {
+	return m.nest(attr, func(m message) message {
 		m = m.attr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, orig)...)
 		return m.attr(ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, reply)...)
 	})
@@ -164,32 +158,31 @@ func (m message) tuple(p api.Proto, e tupleEnd, ip, port uint16) message {
 // An entry is one flow of the kernel's table.
 type entry struct {
 	orig, reply tuple
-	zone        uint16 // of both directions
-	id          uint32 // as it came
+	zone        uint16 // the zone of both directions
+	id          uint32 // in the byte order of the message
 	status      uint32
 	mark        uint32
-	state       byte   // of TCP
-	raw         []byte // reply, as it came
+	state       byte   // the state of TCP
+	raw         []byte // the reply tuple as received
 }
 
 type tuple struct {
 	proto    api.Proto
 	src, dst netip.AddrPort
-	zone     uint16 // of this direction only
+	zone     uint16 // the zone of this direction only
 }
 
 func (e entry) is4() bool { return e.orig.dst.Addr().Is4() }
 
-// clone returns an entry that outlives the buffer it was read from.
+// clone returns a copy that does not refer to the read buffer.
 func (e entry) clone() entry {
 	e.raw = slices.Clone(e.raw)
 	return e
 }
 
-// deletion deletes the entry and no other. The reply tuple has the endpoint in it: a
-// new flow from the same client that goes elsewhere has another one. The id has the
-// original tuple in it, which may differ for the same reply tuple. A message without
-// a tuple would empty the table.
+// deletion returns the request that deletes this entry and no other. The reply tuple contains the endpoint, so it does
+// not match a newer flow of the same client to another endpoint. The kernel computes the id from the original tuple
+// too, so it does not match a newer flow to another frontend. A request without a tuple would empty the table.
 func (e entry) deletion() message {
 	m := newMessage(ctDelete, unix.NLM_F_ACK, e.is4())
 	m = m.attr(ctaTupleReply|unix.NLA_F_NESTED, e.raw...)
@@ -200,8 +193,7 @@ func (e entry) deletion() message {
 	return m
 }
 
-// parse reads what follows the header of a netlink message. It reports false for what
-// is not a flow with ports.
+// parse reads a netlink message without its header. ok is false for an entry that is no flow with ports.
 func parse(b []byte) (e entry, ok bool) {
 	if len(b) < nfgenHeader {
 		return e, false
@@ -270,7 +262,7 @@ func parseTuple(b []byte) tuple {
 	return t
 }
 
-// parseState returns the state of a TCP flow, 0 for others.
+// parseState returns the state of a TCP flow, or 0 for other protocols.
 func parseState(b []byte) (state byte) {
 	for typ, data := range attrs(b) {
 		if typ != ctaProtoInfoTCP {
@@ -299,7 +291,7 @@ func be16(b []byte) uint16 {
 	return binary.BigEndian.Uint16(b)
 }
 
-// attrs yields the attributes in b, as far as they are whole.
+// attrs yields the complete attributes in b.
 func attrs(b []byte) func(yield func(uint16, []byte) bool) {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= attrHeader {

@@ -7,15 +7,13 @@ import (
 	"github.com/fairway-net/fairway/internal/flow"
 )
 
-// maxDumps is how many filtered dumps of a table with so many entries cost as much as
-// one that copies all flows of the protocol to this process. Each dump walks the
-// kernel's hash, 10 ms for its usual 262,144 buckets however few entries there are;
-// 1,000 entries add 0.2 ms if they are filtered and 2.2 ms if they are copied
-// (BenchmarkDump). So it is 1 for a small table, 7 for 100,000 entries, 10 for millions.
+// maxDumps returns how many filtered dumps cost as much as one dump that copies all flows of a protocol to this
+// process, for a table with so many entries. Each dump walks the kernel's hash: 10 ms for the usual 262,144 buckets.
+// 1,000 entries add 0.2 ms if the kernel filters them, and 2.2 ms if they are copied (BenchmarkDump). The result is 1
+// for a small table, 7 for 100,000 entries and 10 for millions.
 func maxDumps(entries int) int { return (50_000 + 11*entries) / (50_000 + entries) }
 
-// A filter is what the kernel is asked for. Zero values are not asked about, except
-// family and proto.
+// A filter selects the entries that the kernel sends. A zero value of proto, to or by selects all.
 type filter struct {
 	is4   bool
 	proto api.Proto // 0: any
@@ -23,19 +21,14 @@ type filter struct {
 	by    tupleEnd  // the source of the reply
 }
 
-// A tupleEnd is an address or a port, or both, of one end of a flow.
+// A tupleEnd is one end of a flow: an address, a port, or both.
 type tupleEnd struct {
 	addr netip.Addr
 	port uint16
 }
 
-func (e tupleEnd) admits(a netip.AddrPort) bool {
-	return (!e.addr.IsValid() || e.addr == a.Addr()) && (e.port == 0 || e.port == a.Port())
-}
-
-// tupleEndOf returns what the kernel can be asked about a. Of IPv6 addresses it cannot: from
-// 5.8 on and still in 6.18 ctnetlink_filter_match_tuple lets through every address but
-// the one that was asked for.
+// tupleEndOf returns the part of a that the kernel can filter by. It cannot filter by IPv6 addresses: from 5.8 to at
+// least 6.18 ctnetlink_filter_match_tuple passes every address except the wanted one.
 func tupleEndOf(a netip.AddrPort) tupleEnd {
 	e := tupleEnd{a.Addr(), a.Port()}
 	if !a.Addr().Is4() || a.Addr().IsUnspecified() {
@@ -44,22 +37,10 @@ func tupleEndOf(a netip.AddrPort) tupleEnd {
 	return e
 }
 
-// admits reports whether a kernel that understands f could have sent e. Ports are
-// looked at by the kernel for TCP and UDP only.
-func (f filter) admits(e entry) bool {
-	if f.is4 != e.is4() || f.proto != 0 && f.proto != e.orig.proto {
-		return false
-	}
-	if e.orig.proto == api.SCTP {
-		f.to.port, f.by.port = 0, 0
-	}
-	return f.to.admits(e.orig.dst) && f.by.admits(e.reply.src)
-}
-
-// plan returns the filters that find all flows, one dump each; more than most for a
-// protocol become one that copies all of it. What they find besides is harmless: every
-// entry is looked up in the set.
-func plan(flows []flow.Flow, most int) []filter {
+// plan returns filters that find all flows, one dump for each filter. A protocol that would need more than limit
+// filters gets one that selects all its entries. Filters may find other entries as well: the caller compares each entry
+// with the flows.
+func plan(flows []flow.Flow, limit int) []filter {
 	type group struct {
 		is4   bool
 		proto api.Proto
@@ -76,7 +57,7 @@ func plan(flows []flow.Flow, most int) []filter {
 		if per := perEndpoint(whole, flows); len(per) < len(fewest) {
 			fewest = per
 		}
-		if len(fewest) > most {
+		if len(fewest) > limit {
 			fewest = []filter{whole}
 		}
 		all = append(all, fewest...)
@@ -84,8 +65,7 @@ func plan(flows []flow.Flow, most int) []filter {
 	return all
 }
 
-// perFrontend asks for the flows of one Frontend after the other: best if a Service
-// lost many endpoints.
+// perFrontend returns a filter for each frontend. That is best if one Service lost many endpoints.
 func perFrontend(whole filter, flows []flow.Flow) []filter {
 	ends := map[tupleEnd]map[tupleEnd]bool{}
 	for _, f := range flows {
@@ -108,8 +88,7 @@ func perFrontend(whole filter, flows []flow.Flow) []filter {
 	return all
 }
 
-// perEndpoint asks for the flows to one endpoint after the other: best if a pod left
-// that was behind many Frontends.
+// perEndpoint returns a filter for each endpoint. That is best if a pod behind many frontends left.
 func perEndpoint(whole filter, flows []flow.Flow) []filter {
 	seen := map[tupleEnd]bool{}
 	var all []filter
@@ -126,26 +105,10 @@ func perEndpoint(whole filter, flows []flow.Flow) []filter {
 	return all
 }
 
-// by returns the source of the reply, as far as it is known.
+// by returns the part of the reply's source that the kernel can filter by.
 func by(f flow.Flow) tupleEnd {
 	if !f.Endpoint.IsValid() {
 		return tupleEndOf(f.Frontend)
 	}
 	return tupleEndOf(f.Endpoint)
-}
-
-// merge returns one filter for each family of fs.
-func merge(fs []filter) []filter {
-	var is4, is6 bool
-	for _, f := range fs {
-		is4, is6 = is4 || f.is4, is6 || !f.is4
-	}
-	var all []filter
-	if is4 {
-		all = append(all, filter{is4: true})
-	}
-	if is6 {
-		all = append(all, filter{})
-	}
-	return all
 }

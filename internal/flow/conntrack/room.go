@@ -10,32 +10,31 @@ import (
 )
 
 const (
-	// reasonFull is the reason of the event that the table is nearly full.
+	// reasonFull is the reason of the event for a nearly full table.
 	reasonFull = "ConntrackFull"
-	// lookRoom is the pause between two looks: a pod that sends 10,000 first packets a second fills a table of
-	// 262,144 flows in half a minute.
+	// lookRoom is the pause between two looks. A pod that sends 10,000 first packets a second fills a table of 262,144
+	// flows in half a minute.
 	lookRoom = 5 * time.Second
-	// Of the table's flows, in percent: from nearlyFull on it is said, and below enoughRoom it is over.
+	// Shares of the table in percent: Room reports a table from nearlyFull on, until it is below enoughRoom.
 	nearlyFull, enoughRoom = 90, 80
 )
 
-// Room looks whether the kernel's table has room for new flows. All pods share it, a pod can fill it, and
-// then the kernel drops the first packets of everybody's new flows, and says so in its own log alone.
+// Room watches whether the kernel's table has room for new flows. All pods share the table, and one pod can fill it.
+// Then the kernel drops the first packets of all new flows, and says so in its own log only.
 type Room struct {
 	Log *slog.Logger
-	// Registry gets the metrics fairway_conntrack_flows and fairway_conntrack_max_flows. Nil: nothing is measured.
+	// Registry gets the metrics fairway_conntrack_flows and fairway_conntrack_max_flows. Nil: no metrics.
 	Registry prometheus.Registerer
-	// Event is told when the table begins to be nearly full.
+	// Event is called when the table becomes nearly full.
 	Event func(reason, message string)
-	// Now is told when it begins, and with an empty text when there is room again.
+	// Now is called when the table becomes nearly full, and with an empty text when it has room again.
 	Now func(message string)
 
-	root string // of /proc; empty: the machine's
-	full bool   // at the last look
+	root string // the directory that has proc; empty: /
+	full bool   // the table was nearly full at the last look
 }
 
-// Run looks every few seconds, in the network namespace of the caller's thread, until ctx ends,
-// which is no error.
+// Run looks every few seconds, in the network namespace of the caller's thread. It returns nil when ctx ends.
 func (r *Room) Run(ctx context.Context) error {
 	flows := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "conntrack_flows", Help: "Flows that the kernel remembers in this network namespace"})
 	most := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "conntrack_max_flows", Help: "Flows that the kernel remembers at most; more are dropped"})
@@ -58,7 +57,7 @@ func (r *Room) Run(ctx context.Context) error {
 	}
 }
 
-// read returns how many flows there are and may be; not ok: conntrack is not loaded yet, or has no limit.
+// read returns the number of flows and its limit. ok is false if conntrack is not loaded yet, or has no limit.
 func (r *Room) read() (now, limit int, ok bool) {
 	k := sysctls{root: "/" + r.root}
 	now, failed := k.get(parameter("nf_conntrack_count"))
@@ -66,13 +65,13 @@ func (r *Room) read() (now, limit int, ok bool) {
 	return now, limit, failed == nil && err == nil && limit > 0
 }
 
-// report says that the table begins to be nearly full, or has room again.
+// report reports that the table is nearly full, or has room again.
 func (r *Room) report(now, limit int) {
 	switch percent := now * 100 / limit; {
 	case !r.full && percent >= nearlyFull:
 		r.full = true
-		message := fmt.Sprintf("the conntrack table has %d of %d flows; of new connections the first packet is dropped when it is full "+
-			"[find who has so many, `conntrack -L | grep -o 'src=[^ ]*' | sort | uniq -c | sort -n | tail`, or raise nf_conntrack_max: component conntrack]", now, limit)
+		message := fmt.Sprintf("the conntrack table has %d of %d flows; when it is full, the kernel drops the first packets of new connections "+
+			"[find the clients with the most flows, `conntrack -L | grep -o 'src=[^ ]*' | sort | uniq -c | sort -n | tail`, or raise nf_conntrack_max: component conntrack]", now, limit)
 		r.Log.Warn(message)
 		r.Event(reasonFull, message)
 		r.Now(message)

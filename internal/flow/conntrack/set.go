@@ -10,13 +10,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A set finds the flow that describes an entry, in the time of three lookups.
+// A set finds the Flow that describes an entry, with at most three map accesses.
 type set struct {
 	zone  uint16
-	flows map[flow.Key]flow.Flow // the key of an untranslated one has its frontend as its endpoint
+	flows map[flow.Key]flow.Flow // in the key of an untranslated flow, Endpoint is the frontend
 	// servesNodePorts is Config.NodePort.
 	servesNodePorts func(netip.Addr) bool
-	// local are this machine's addresses with NodePorts; nil unless asked about.
+	// local has the addresses of this machine with NodePorts. Nil: no Flow needs them.
 	local map[netip.Addr]bool
 }
 
@@ -55,7 +55,7 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 	return local, nil
 }
 
-// match returns the flow that describes the entry.
+// match returns the Flow that describes the entry.
 func (s *set) match(e entry) (flow.Flow, bool) {
 	if !e.in(s.zone) {
 		return flow.Flow{}, false
@@ -66,8 +66,8 @@ func (s *set) match(e entry) (flow.Flow, bool) {
 	}
 	nodePort := service.Key{Addr: e.orig.dst, Proto: e.orig.proto}.NodePort().Addr
 	if k.Frontend == k.Endpoint {
-		// A flow straight to an endpoint whose port is the NodePort's is not translated
-		// either, and right. So is one to another machine.
+		// A direct flow to an endpoint with the NodePort's number is untranslated and right. So is a flow to another
+		// machine.
 		f, ok := s.flows[flow.Key{Proto: k.Proto, Frontend: nodePort, Endpoint: nodePort}]
 		return f, ok && s.local[e.orig.dst.Addr()]
 	}

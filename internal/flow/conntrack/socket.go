@@ -17,21 +17,20 @@ import (
 )
 
 const (
-	// readBuffer is what the kernel fills at once in a dump (netlink_dump: 32 KiB at
-	// most, and only for a reader whose buffer was that large before).
+	// readBuffer is the most that the kernel sends at once in a dump. It sends 32 KiB only to a reader whose last
+	// buffer had that size (netlink_dump).
 	readBuffer = 32 << 10
-	// requestsAtOnce bounds the answers that wait in the socket; each may be as large as
-	// its request and some more.
+	// requestsAtOnce bounds the answers that wait in the socket. An answer may be a little larger than its request.
 	requestsAtOnce = 64
 )
 
-// A socket speaks ctnetlink in the network namespace of the thread that opened it. Each
-// exchange with the kernel ends when its context does (package netlink).
+// A socket speaks ctnetlink in the network namespace of the thread that opened it. Each exchange with the kernel ends
+// with its context (package netlink).
 //
-// It reads by itself because libraries collect a dump before they hand it over: a table
-// of a million flows would be some 300 MB.
+// It does not use a library, because libraries collect a whole dump in memory before they return it: 300 MB for a table
+// of a million flows.
 type socket struct {
-	file *os.File // not blocking, so that it has deadlines
+	file *os.File // non-blocking, so it supports deadlines
 	raw  syscall.RawConn
 	seq  uint32
 	buf  []byte
@@ -55,9 +54,9 @@ func newSocket() (*socket, error) {
 
 func (s *socket) close() { _ = s.file.Close() }
 
-// dump sends m, which asks for a dump or an acknowledgement, and calls each with what
-// follows the header of each message of the answer, which is valid until each returns.
-// After an error, close s: answers may wait in it.
+// dump sends m, a request for a dump or an acknowledgement. It calls each for every message of the answer, without the
+// header. The bytes are valid until each returns. After an error the caller must close s, because it may have unread
+// answers.
 func (s *socket) dump(ctx context.Context, m message, each func([]byte)) error {
 	return netlink.Within(ctx, s.file, func() error {
 		s.seq++
@@ -67,7 +66,7 @@ func (s *socket) dump(ctx context.Context, m message, each func([]byte)) error {
 		for done := false; !done; {
 			err := s.receive(func(typ uint16, seq uint32, body []byte) error {
 				switch {
-				case seq != s.seq: // of a dump that was given up
+				case seq != s.seq: // an answer to an abandoned request
 				case typ == unix.NLMSG_DONE, typ == unix.NLMSG_ERROR:
 					done = true
 					return status(body)
@@ -84,7 +83,7 @@ func (s *socket) dump(ctx context.Context, m message, each func([]byte)) error {
 	})
 }
 
-// count returns how many entries the table has.
+// count returns the number of entries in the table.
 func (s *socket) count(ctx context.Context) (entries int, err error) {
 	err = s.dump(ctx, newMessage(ctGetStats, unix.NLM_F_ACK, true), func(b []byte) {
 		if len(b) < nfgenHeader {
@@ -105,12 +104,12 @@ func (s *socket) count(ctx context.Context) (entries int, err error) {
 	return entries, nil
 }
 
-// delete deletes entries and returns how many of them were still there.
+// delete deletes entries, and returns how many of them still existed.
 func (s *socket) delete(ctx context.Context, all []entry) (deleted int, err error) {
 	return s.each(ctx, "delete", all, entry.deletion)
 }
 
-// each sends a request for every entry, and returns how many entries were still there.
+// each sends a request for every entry, and returns how many of the entries still existed.
 func (s *socket) each(ctx context.Context, what string, all []entry, request func(entry) message) (done int, err error) {
 	for some := range slices.Chunk(all, requestsAtOnce) {
 		err := netlink.Within(ctx, s.file, func() error {
@@ -171,7 +170,7 @@ func (s *socket) send(b []byte) error {
 	return nil
 }
 
-// receive reads one datagram and calls each for the messages in it, until it fails.
+// receive reads one datagram, and calls each for its messages until each returns an error.
 func (s *socket) receive(each func(typ uint16, seq uint32, body []byte) error) error {
 	n, err := s.read()
 	if err != nil {
@@ -180,7 +179,7 @@ func (s *socket) receive(each func(typ uint16, seq uint32, body []byte) error) e
 	return messages(s.buf[:n], each)
 }
 
-// messages calls each for the messages in a datagram, until it fails.
+// messages calls each for the messages in a datagram, until each returns an error.
 func messages(b []byte, each func(typ uint16, seq uint32, body []byte) error) error {
 	for len(b) >= nlmsgHeader {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -214,12 +213,12 @@ func (s *socket) read() (int, error) {
 			return 0, errors.New("read the kernel's answer: it is larger than the buffer")
 		}
 		if a, ok := from.(*unix.SockaddrNetlink); ok && a.Pid == 0 {
-			return n, nil // other programs may send here, too
+			return n, nil // ignore messages of other programs
 		}
 	}
 }
 
-// status reads the error code that an acknowledgement begins with.
+// status returns the error in an acknowledgement, or nil if it reports success.
 func status(body []byte) error {
 	if len(body) < 4 {
 		return errors.New("read the kernel's answer: it is malformed")

@@ -14,17 +14,17 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A Tuning says how the kernel remembers flows. Zero values leave a setting as it is.
+// A Tuning has settings of the kernel's table. Zero values leave a setting as it is.
 type Tuning struct {
-	// Max is for how many flows at least there must be room; a larger table stays as it is.
+	// Max is the minimum size of the table, in flows. A larger table stays as it is.
 	Max int
-	// How long flows without packets are remembered.
+	// The timeouts of flows without packets.
 	TCPEstablished, TCPCloseWait, UDP, UDPStream time.Duration
 	TCPBeLiberal                                 bool
 }
 
-// Apply sets what differs, and logs what it changed. It goes on after a failure: a node
-// without room for more flows still carries those it has.
+// Apply sets the values that differ, and logs the changes. It continues after an error: a node without room for more
+// flows still carries its flows.
 func (t Tuning) Apply(log *slog.Logger) error { return t.apply(log, "/") }
 
 func (t Tuning) apply(log *slog.Logger, root string) error {
@@ -46,12 +46,11 @@ func (t Tuning) apply(log *slog.Logger, root string) error {
 
 func parameter(name string) string { return "proc/sys/net/netfilter/" + name }
 
-// hashSize is the number of the table's buckets. Only the host's network namespace can
-// change it.
+// hashSize is the number of the table's buckets. It can be changed only in the host's network namespace.
 const hashSize = "proc/sys/net/netfilter/nf_conntrack_buckets"
 
-// perBucket is how many flows share a bucket when the table is full: the kernel's own
-// proportion since 5.15 is 1, and kube-proxy's 4.
+// perBucket is the number of flows for each bucket of a full table. Since 5.15 the kernel's default is 1. kube-proxy
+// uses 4.
 const perBucket = 4
 
 // sysctls sets parameters of the kernel.
@@ -61,7 +60,7 @@ type sysctls struct {
 	failed []error
 }
 
-// grow makes room for so many flows.
+// grow makes room for a number of flows.
 func (k *sysctls) grow(flows int) {
 	if flows == 0 {
 		return
@@ -88,7 +87,7 @@ func (k *sysctls) get(path string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// set writes a parameter that has another value.
+// set writes a parameter if it has another value.
 func (k *sysctls) set(path string, want int) {
 	now, err := k.get(path)
 	if err == nil && now == want {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/checksum"
 )
 
-// The flags of a TCP header that we use.
+// Flags of a TCP header.
 const (
 	flagSYN = 1 << 1
 	flagACK = 1 << 4
@@ -24,9 +24,8 @@ const (
 	protoTCP  = 6
 )
 
-// segment returns an IP packet with a TCP segment without data. In a connection that
-// both ends have established, a SYN is invalid, and so is an ACK with a number that is far
-// from the one expected.
+// segment returns an IP packet with a TCP segment without data. In an established connection a SYN is invalid, and so
+// is an ACK with a number far from the expected one.
 func segment(from, to netip.AddrPort, flags byte, seq uint32) []byte {
 	tcp := make([]byte, headerTCP)
 	binary.BigEndian.PutUint16(tcp[0:], from.Port())
@@ -54,7 +53,7 @@ func segment(from, to netip.AddrPort, flags byte, seq uint32) []byte {
 	return append(ip, tcp...)
 }
 
-// sockets send forged packets, in the network namespace of the thread that opened them.
+// sockets send forged packets from the network namespace of the thread that opened them.
 type sockets struct{ fd4, fd6 int }
 
 func open() (sockets, error) {
@@ -62,7 +61,7 @@ func open() (sockets, error) {
 	for family, fd := range map[int]*int{unix.AF_INET: &s.fd4, unix.AF_INET6: &s.fd6} {
 		n, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
 		if err == unix.EAFNOSUPPORT {
-			continue // a kernel without IPv6 has no flows of it either
+			continue // a kernel without IPv6 has no IPv6 flows
 		}
 		if err == nil {
 			*fd = n
@@ -84,7 +83,7 @@ func (s sockets) close() {
 	}
 }
 
-// send sends the packet of segment.
+// send sends a packet that segment made.
 func (s sockets) send(packet []byte, to netip.Addr) error {
 	if to.Is4() {
 		return unix.Sendto(s.fd4, packet, 0, &unix.SockaddrInet4{Addr: to.As4()})

@@ -17,26 +17,25 @@ import (
 )
 
 const (
-	// priority tells our forged packets from others inside this node. It means nothing
-	// to the kernel: classes of traffic are small numbers.
+	// priority identifies our forged packets inside this node. Traffic classes have small numbers, so the kernel does
+	// not use it.
 	priority = numbers.PriorityChallenge
-	// mark is put on the conntrack entries of connections that are reset.
+	// mark is the mark on the conntrack entries of connections to reset.
 	mark = numbers.ConnMarkReset
-	// burst is how many connections are reset at once, and pace the time from one burst to
-	// the next: 20,000 a second.
+	// burst is the number of connections that are reset at once, and pace the time between two bursts: 20,000
+	// connections a second.
 	burst, pace = 200, 10 * time.Millisecond
 )
 
-// periods are the times that a reset takes.
+// periods are the durations of a reset. Tests change them.
 type periods struct {
-	// lifetime is that of a marked entry. It is longer than both challenges take, and short
-	// for a client that uses its port again and is kept waiting.
+	// lifetime is the timeout of a marked entry. It is longer than both challenges take. It is short, because a client
+	// that uses its port again must wait for its end.
 	lifetime time.Duration
-	// again is the time from the first challenge to the second, for clients that did not
-	// receive the first. A kernel answers invalid segments twice a second at most
-	// (tcp_invalid_ratelimit).
+	// again is the time from the first challenge to the second, for clients that did not get the first. A kernel
+	// answers at most two invalid segments a second (tcp_invalid_ratelimit).
 	again time.Duration
-	// linger is how long the rules stay after they were needed last.
+	// linger is the time from the last reset to the removal of the rules.
 	linger time.Duration
 }
 
@@ -45,10 +44,10 @@ const tableName = numbers.TableReset
 //go:embed rules.nft
 var rules string
 
-// Config says what a Resetter works with. Log and Flows are required.
+// Config configures a Resetter. Log and Flows are required.
 type Config struct {
 	Log *slog.Logger
-	// Flows is the Resetter's alone.
+	// Flows belongs to the Resetter.
 	Flows *conntrack.Table
 }
 
@@ -57,20 +56,19 @@ type Resetter struct {
 	cfg   Config
 	times periods
 	table *nft.Table
-	watch *nft.Watch
 	wake  chan struct{}
 
 	mu    sync.Mutex
 	inbox []conntrack.Entry
 
-	// What follows is Run's alone.
+	// Only Run uses the fields below.
 	queue   []conntrack.Entry
-	pending []secondChallenge // by time
-	loaded  time.Time         // when the rules were loaded last; zero: they are not
-	failing bool              // the failure has been logged
+	pending []secondChallenge // sorted by time
+	loaded  time.Time         // when the rules were last needed; zero: they are not loaded
+	failing bool              // the last attempt failed, and that is logged
 }
 
-// A secondChallenge is the one that a connection gets some time after the first.
+// A secondChallenge is a challenge that a connection gets some time after the first.
 type secondChallenge struct {
 	at    time.Time
 	entry conntrack.Entry
@@ -78,31 +76,30 @@ type secondChallenge struct {
 
 // New returns a Resetter. It does not touch the kernel.
 func New(cfg Config) *Resetter {
-	table := nft.New(tableName)
 	return &Resetter{
 		cfg:   cfg,
 		times: periods{lifetime: 5 * time.Second, again: time.Second, linger: 10 * time.Second},
-		table: table, watch: table.Watch(),
-		wake: make(chan struct{}, 1),
+		table: nft.New(tableName),
+		wake:  make(chan struct{}, 1),
 	}
 }
 
-// Reset asks for TCP connections to be reset and returns at once. Any goroutine may call it.
+// Reset asks for TCP connections to be reset, and returns at once. Any goroutine may call it.
 func (r *Resetter) Reset(connections []conntrack.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inbox = append(r.inbox, connections...)
 	select {
 	case r.wake <- struct{}{}:
-	default: // one waiting wake-up is enough
+	default: // one pending wake-up is enough
 	}
 }
 
-// Run works until ctx ends, in the network namespace of its thread, and returns nil
-// then. Connections that still wait for their reset are left as they are.
+// Run works until ctx ends, in the network namespace of its thread. It returns nil, and leaves connections in the queue
+// as they are.
 func (r *Resetter) Run(ctx context.Context) error {
 	defer r.cfg.Flows.Close()
-	r.clean(ctx) // what a killed agent may have left
+	r.clean(ctx) // a killed agent may have left rules
 	defer r.clean(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -122,7 +119,7 @@ func (r *Resetter) Run(ctx context.Context) error {
 	}
 }
 
-// work does what is due, and returns when there will be more to do; 0: there is nothing.
+// work does the due work, and returns the time until the next call. 0: there is no more work.
 func (r *Resetter) work(ctx context.Context, now time.Time) time.Duration {
 	n := min(burst, len(r.queue))
 	some := r.queue[:n]
@@ -151,8 +148,8 @@ func (r *Resetter) work(ctx context.Context, now time.Time) time.Duration {
 	return 0
 }
 
-// reset resets connections. The entries of those that are not established are removed:
-// their clients try again, and get another endpoint.
+// reset resets established connections. It removes the entries of all others: their clients try again, and get another
+// endpoint.
 func (r *Resetter) reset(ctx context.Context, entries []conntrack.Entry, now time.Time) error {
 	var open, rest []conntrack.Entry
 	for _, e := range entries {
@@ -187,7 +184,7 @@ func (r *Resetter) reset(ctx context.Context, entries []conntrack.Entry, now tim
 	return nil
 }
 
-// logFailure logs the first failure after a success.
+// logFailure logs an error unless the attempt before failed too. Nil is a success.
 func (r *Resetter) logFailure(err error) {
 	if err != nil && !r.failing {
 		r.cfg.Log.Warn("connections to endpoints that are gone may not be reset at once", "err", err)
@@ -195,39 +192,22 @@ func (r *Resetter) logFailure(err error) {
 	r.failing = err != nil
 }
 
-// load makes the kernel run the rules, unless they are there as the last load left them.
+// load loads the rules, unless this Resetter loaded them a moment ago.
 func (r *Resetter) load(ctx context.Context, now time.Time) error {
-	if err := r.reload(ctx); err != nil {
-		r.loaded = time.Time{}
-		return fmt.Errorf("load the rules for resets: %w", err)
+	if r.loaded.IsZero() {
+		p := program()
+		if _, err := r.table.Load(ctx, p, true); err != nil {
+			return fmt.Errorf("load the rules for resets: %w", err)
+		}
+		if err := r.table.Prune(ctx, p); err != nil {
+			return fmt.Errorf("load the rules for resets: %w", err)
+		}
 	}
 	r.loaded = now
 	return nil
 }
 
-func (r *Resetter) reload(ctx context.Context) error {
-	if !r.loaded.IsZero() {
-		change, accept, err := r.watch.Look(ctx)
-		if err == nil && change != nft.Rules {
-			accept() // the table has no elements
-			return nil
-		}
-	}
-	r.watch.Reset()
-	if err := r.watch.Begin(ctx); err != nil {
-		return err
-	}
-	p := program()
-	if _, err := r.table.Load(ctx, p, true); err != nil {
-		return err
-	}
-	if err := r.table.Prune(ctx, p); err != nil {
-		return err
-	}
-	return r.watch.End(ctx, true)
-}
-
-// program is the table's, as constant as its numbers.
+// program returns the rules of the table.
 func program() *nft.Ruleset {
 	hex := func(n int) string { return fmt.Sprintf("%#x", n) }
 	return &nft.Ruleset{Source: rules, Data: map[string]any{
@@ -235,7 +215,7 @@ func program() *nft.Ruleset {
 	}}
 }
 
-// clean removes the rules, if there are any.
+// clean removes the rules, if they exist.
 func (r *Resetter) clean(ctx context.Context) {
 	r.loaded = time.Time{}
 	if err := r.table.Delete(context.WithoutCancel(ctx)); err != nil {
@@ -243,7 +223,7 @@ func (r *Resetter) clean(ctx context.Context) {
 	}
 }
 
-// Cleanup removes the rules, if there are any.
+// Cleanup removes the rules, if they exist.
 func Cleanup(ctx context.Context) error {
 	if err := nft.New(tableName).Delete(ctx); err != nil {
 		return fmt.Errorf("remove the rules for resets: %w", err)
@@ -251,9 +231,8 @@ func Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// challenge sends an invalid segment to both ends of each connection, as if it came from the
-// other end. One that cannot be sent has no route, or the queue is full: the rules and the
-// second challenge remain.
+// challenge sends an invalid segment to both ends of each connection, as if it came from the other end. A segment
+// without a route or with a full queue is lost. The rules and the second challenge remain.
 func (r *Resetter) challenge(entries []conntrack.Entry, flags byte) {
 	if len(entries) == 0 {
 		return
@@ -266,7 +245,7 @@ func (r *Resetter) challenge(entries []conntrack.Entry, flags byte) {
 	defer s.close()
 	for _, e := range entries {
 		for _, c := range [...]struct{ from, to netip.AddrPort }{{e.Frontend(), e.Client()}, {e.ReplyTo(), e.Endpoint()}} {
-			// Any sequence number will do: one in a thousand is valid by chance.
+			// A random sequence number is enough: about one in a thousand is valid by chance.
 			packet := segment(c.from, c.to, flags, rand.Uint32())
 			if err := s.send(packet, c.to.Addr()); err != nil {
 				r.cfg.Log.Debug("cannot send a challenge", "to", c.to, "err", err)

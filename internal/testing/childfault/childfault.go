@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Fault is what happens at a step.
+// A Fault is the event at a step.
 type Fault uint8
 
-// The faults. Before: the kernel does not get the call. After: it has done what it was asked.
+// The faults. Before: the kernel does not get the call. After: the kernel has executed the call.
 const (
 	KilledBefore Fault = iota // by SIGKILL
 	KilledAfter
 	NoMemory  // the call fails with ENOMEM
 	NoBuffers // the call fails with ENOBUFS
 	HeldBefore
-	HeldAfter // the call does not return: the program must be killed
+	HeldAfter // the call does not return, so the program must be killed
 	faults
 )
 
@@ -51,20 +51,20 @@ type Step struct {
 	pid     int
 }
 
-// String is the program and the call.
+// String returns the program and the call.
 func (s Step) String() string { return s.Program + " " + s.Call }
 
-// environment names the variable with the directory of the stand-ins.
+// environment is the name of the variable with the directory of the stand-ins.
 const environment = "FAIRWAY_CHILDFAULT"
 
 // Files in that directory.
 const (
 	planFile  = "plan"  // the number of the step, and the fault
 	stepsFile = "steps" // a line for each step
-	heldFile  = "held"  // a pipe: a program is held
+	heldFile  = "held"  // a pipe that says that a program is held
 )
 
-// Programs are the stand-ins of some programs, for the process's life of one test.
+// Programs are the stand-ins of some programs, for one test.
 type Programs struct {
 	t    testing.TB
 	dir  string
@@ -72,8 +72,7 @@ type Programs struct {
 	held *os.File
 }
 
-// Intercept puts a stand-in before each of the programs that is installed, and begins to
-// count their steps.
+// Intercept puts a stand-in before each installed program of names, and counts the programs' steps from now on.
 func Intercept(t testing.TB, names ...string) *Programs {
 	t.Helper()
 	p := &Programs{t: t, dir: t.TempDir(), path: os.Getenv("PATH")}
@@ -89,7 +88,7 @@ func Intercept(t testing.TB, names ...string) *Programs {
 	p.must(err)
 	t.Cleanup(func() { _ = p.held.Close() })
 	t.Setenv(environment, p.dir)
-	t.Setenv("PATH", p.path) // and back, in the end
+	t.Setenv("PATH", p.path) // restored when the test ends
 	p.Arm(0, KilledBefore)
 	return p
 }
@@ -101,7 +100,7 @@ func (p *Programs) must(err error) {
 	}
 }
 
-// Arm begins to count steps, the first is 1, and prepares a fault; step 0: none.
+// Arm counts steps from 1 again, and prepares a fault for one step. Step 0 prepares no fault.
 func (p *Programs) Arm(step int, f Fault) {
 	p.t.Helper()
 	p.must(os.WriteFile(filepath.Join(p.dir, stepsFile), nil, 0o600))
@@ -115,7 +114,7 @@ func (p *Programs) Disarm() {
 	p.must(os.Setenv("PATH", p.path))
 }
 
-// Run calls f with a context that ends, as if its deadline were over, when a program is held.
+// Run calls f with a context. The context ends when a program is held, as if its deadline were over.
 func (p *Programs) Run(ctx context.Context, f func(context.Context) error) error {
 	p.t.Helper()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -148,7 +147,7 @@ func (p *Programs) Steps() (all []Step) {
 	return all
 }
 
-// endTime is how long a program that was killed may take to end.
+// endTime is how long a killed program may take to end.
 const endTime = 10 * time.Second
 
 // Left returns the programs that took a step since Arm and still run.
@@ -166,13 +165,13 @@ func (p *Programs) Left() (left []Step) {
 				left = append(left, s)
 				break
 			}
-			time.Sleep(time.Millisecond) // between two looks at a condition
+			time.Sleep(time.Millisecond) // poll
 		}
 	}
 	return left
 }
 
-// runs reports whether a process is there and not a zombie.
+// runs reports whether a process exists and is no zombie.
 func runs(pid int) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -182,12 +181,11 @@ func runs(pid int) bool {
 	return err != nil || !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// everything names the variable that makes Each try all faults: "all", or a part of them,
-// which runs beside the others: "all:2/4". With "every" instead of "all" it tries those too
-// that no program can tell from another: see differs.
+// everything is the name of the variable that makes Each try all faults. Its value is "all", or a part of them for
+// parallel runs, for example "all:2/4". "every" also tries the faults that differs leaves out.
 const everything = "FAIRWAY_FAULTS"
 
-// part reads that variable. It returns 0, 0 for a sample.
+// part parses that variable. It returns 0, 0 for a sample.
 func part(text string) (n, of int, every bool) {
 	which, rest, parts := strings.Cut(text, ":")
 	switch {
@@ -202,10 +200,10 @@ func part(text string) (n, of int, every bool) {
 	return n, of, which == "every"
 }
 
-// differs reports whether a fault at a step is another one than at the steps around it. A
-// program that is killed or held leaves what the kernel has by then, so between two changes of
-// rules it counts where it begins and where it ends, and not in the middle of its questions. Of
-// answers that are read one after the other each may fail, but those in the middle are one.
+// differs reports whether a fault at a step leaves another state than the fault at the steps around it. A killed or
+// held program leaves the state of the kernel at that time. So between two changes of rules the first and the last
+// question count, but none in the middle. If the program reads several answers in a row, a failure of each in the
+// middle is equal.
 func differs(steps []Step, i int, f Fault) bool {
 	s := steps[i]
 	if s.Changes {
@@ -222,13 +220,14 @@ func differs(steps []Step, i int, f Fault) bool {
 	return !same(i-1) || !same(i+1) || !same(i-2)
 }
 
-// A Sample is which steps and faults a test has time for.
+// A Sample says which steps and faults a test has time for.
 type Sample struct {
-	Changes int // faults at each step that changes rules: 1 to 4
-	Asks    int // one fault at each so many steps that only ask; 0: at none
+	Changes int // number of faults at each step that changes rules: 1 to 4
+	Asks    int // one fault at every Asks-th step that only asks; 0: none
 }
 
-// faults returns those to try at a step, the n-th that changes rules or that asks.
+// faults returns the faults to try at a step. n is the number of the step among those that change rules, or among those
+// that ask.
 func (sample Sample) faults(s Step, n int) []Fault {
 	switch {
 	case s.Changes:
@@ -239,9 +238,8 @@ func (sample Sample) faults(s Step, n int) []Fault {
 	return nil
 }
 
-// Each calls try with the steps since Arm and a fault. With FAIRWAY_FAULTS=all it is all
-// faults at all steps where they differ, which takes minutes. The name is for messages:
-// "killed before step 7, nft sendmsg".
+// Each calls try for steps since Arm and faults of the sample. FAIRWAY_FAULTS=all makes it try all faults at all steps
+// where they differ, which takes minutes. The name is for messages: "killed before step 7, nft sendmsg".
 func (p *Programs) Each(sample Sample, try func(name string, step int, f Fault)) {
 	p.t.Helper()
 	mine, parts, every := part(os.Getenv(everything))
@@ -261,6 +259,6 @@ func (p *Programs) Each(sample Sample, try func(name string, step int, f Fault))
 	p.t.Logf("%d faults at %d steps", tries, len(steps))
 }
 
-// Asks reports whether the fault only makes a question fail that the program may ask again,
-// or whose answer it may not need: then it may succeed.
+// Asks reports whether the fault only makes a question fail. The program may ask again, or not need the answer, so it
+// may succeed.
 func (s Step) Asks(f Fault) bool { return !s.Changes && (f == NoMemory || f == NoBuffers) }

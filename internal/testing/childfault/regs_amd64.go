@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readCall reads the system call at whose entry the program is.
+// readCall returns the system call that the program is about to make.
 func readCall(pid int) (call, error) {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &r); err != nil {
@@ -15,12 +15,12 @@ func readCall(pid int) (call, error) {
 	return call{r.Orig_rax, [3]uint64{r.Rdi, r.Rsi, r.Rdx}}, nil
 }
 
-// skipCall makes the kernel skip the system call at whose entry the program is.
+// skipCall makes the kernel skip the system call that the program is about to make.
 func skipCall(pid int) error {
 	return changeRegisters(pid, func(r *unix.PtraceRegs) { r.Orig_rax = ^uint64(0) })
 }
 
-// setResult makes the system call that the program has left fail.
+// setResult makes the system call that the program has just made fail.
 func setResult(pid int, errno unix.Errno) error {
 	return changeRegisters(pid, func(r *unix.PtraceRegs) { r.Rax = -uint64(errno) })
 }

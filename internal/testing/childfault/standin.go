@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main returns at once, unless this process is the stand-in of a program: then it runs the
-// program and ends as the program does.
+// Main returns at once, unless this process is the stand-in of a program. A stand-in runs the program, and ends with
+// its exit code.
 func Main() {
 	dir, name := os.Getenv(environment), filepath.Base(os.Args[0])
 	if dir == "" || !isStandIn(filepath.Join(dir, name)) {
@@ -30,7 +30,7 @@ func Main() {
 	os.Exit(code)
 }
 
-// failed is the exit code of a stand-in that could not do its work.
+// failed is the exit code of a stand-in that could not run its program.
 const failed = 125
 
 func isStandIn(path string) bool {
@@ -53,7 +53,7 @@ func standIn(dir, name string) (code int, err error) {
 		return 0, err
 	}
 	defer tr.steps.Close()
-	runtime.LockOSThread() // ptrace knows the thread that traces
+	runtime.LockOSThread() // only the tracing thread may use ptrace
 	child, err := os.StartProcess(path, append([]string{name}, os.Args[1:]...), &os.ProcAttr{
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 		Sys:   &syscall.SysProcAttr{Ptrace: true, Pdeathsig: unix.SIGKILL},
@@ -69,13 +69,13 @@ func standIn(dir, name string) (code int, err error) {
 type tracer struct {
 	dir, name string
 	pid       int
-	at        int // the number of the step with the fault; 0: none
+	at        int // the number of the step with the fault, or 0
 	fault     Fault
 	count     int // steps so far
 	steps     *os.File
 }
 
-// read reads what is planned, and how many steps there were before.
+// read reads the plan and the number of earlier steps.
 func (tr *tracer) read() error {
 	plan, err := os.ReadFile(filepath.Join(tr.dir, planFile))
 	if err != nil {
@@ -94,7 +94,7 @@ func (tr *tracer) read() error {
 	return err
 }
 
-// syscallStop is what PTRACE_O_TRACESYSGOOD makes of SIGTRAP at a system call.
+// syscallStop is the signal at a system call: SIGTRAP with the bit of PTRACE_O_TRACESYSGOOD.
 const syscallStop = unix.SIGTRAP | 0x80
 
 // run follows the program to its end.
@@ -105,10 +105,10 @@ func (tr *tracer) run() (code int, err error) {
 	if err := unix.PtraceSetOptions(tr.pid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_EXITKILL); err != nil {
 		return 0, fmt.Errorf("ptrace: %w", err)
 	}
-	inside, here := false, false // a system call; the step with the fault
+	inside, here := false, false // in a system call; in the step with the fault
 	signal := 0
 	for {
-		if err := unix.PtraceSyscall(tr.pid, signal); err != nil && !errors.Is(err, unix.ESRCH) { // killed
+		if err := unix.PtraceSyscall(tr.pid, signal); err != nil && !errors.Is(err, unix.ESRCH) { // ESRCH: the program was killed
 			return 0, fmt.Errorf("ptrace: %w", err)
 		}
 		status, err := tr.wait()
@@ -146,8 +146,8 @@ func (tr *tracer) wait() (status unix.WaitStatus, err error) {
 	}
 }
 
-// step counts the system call that the program is about to make, if it is a step, and
-// reports whether it is the one with the fault.
+// step counts the system call that the program is about to make, if it is a step. It reports whether it is the step
+// with the fault.
 func (tr *tracer) step() (here bool, err error) {
 	c, err := readCall(tr.pid)
 	if err != nil {
@@ -168,15 +168,13 @@ type call struct {
 	args   [3]uint64
 }
 
-// Options of iptables-legacy's sockets: IPT_BASE_CTL, also of IPv6. The first sets a table,
-// or reads its size.
+// Socket options of iptables-legacy for both families: IPT_BASE_CTL. The first sets a table, or reads its size.
 const (
 	firstOption = 64
 	lastOption  = firstOption + 3
 )
 
-// kind returns the name of a call that is a step, and whether it may change rules; empty if
-// it is none.
+// kind returns the name of a call that is a step, and whether it may change rules. The name is empty for other calls.
 func (c *call) kind() (name string, changes bool) {
 	level, option := c.args[1], c.args[2]
 	xtables := (level == unix.SOL_IP || level == unix.SOL_IPV6) && option >= firstOption && option <= lastOption
@@ -201,7 +199,7 @@ func (c *call) kind() (name string, changes bool) {
 	return "", false
 }
 
-// before does what comes before the call of the fault.
+// before applies the part of the fault that comes before the call.
 func (tr *tracer) before() error {
 	switch tr.fault {
 	case KilledBefore:
@@ -214,7 +212,7 @@ func (tr *tracer) before() error {
 	return nil
 }
 
-// after does what comes after it.
+// after applies the part of the fault that comes after the call.
 func (tr *tracer) after() error {
 	switch tr.fault {
 	case KilledAfter:

@@ -1,9 +1,9 @@
-// Package clitest holds the help texts of a program.
+// Package clitest tests the help texts of a program.
 //
 //	each command ──→ help text ─┬─ compared with testdata/help/NAME.txt
 //	                            └─ words: an example, value names that are words, no type of Go
 //
-// It promises that no change of a help text goes unread: it is a change of a file.
+// So a change of a help text is always a change of a file, which a reviewer sees.
 package clitest
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// goTypes are what a flag without a name for its value shows.
+// goTypes are the texts that a flag shows if its value has no name.
 var goTypes = []string{"string", "strings", "stringArray", "stringToString", "int", "int32", "int64", "uint", "uint16", "float", "float32", "float64"}
 
 var capital = regexp.MustCompile(`^[A-Z][a-z]`)
 
-// Help compares the help of every command of root with a file in dir, and checks its words. Commands of theirs, which
-// a library brings, have no example. With update the files are written.
+// Help compares the help of every command of root with a file in dir, and checks its words. Commands that a library
+// provides need no example. If update is set, Help writes the files.
 func Help(t *testing.T, root *cobra.Command, dir string, update bool, theirs ...string) {
 	t.Helper()
 	files := map[string]bool{}
@@ -55,11 +55,11 @@ func Help(t *testing.T, root *cobra.Command, dir string, update bool, theirs ...
 	}
 }
 
-// visit calls f for c and all below it that people are shown.
+// visit calls f for c and all visible commands below it.
 func visit(c *cobra.Command, f func(*cobra.Command)) {
 	f(c)
 	for _, sub := range c.Commands() {
-		// The scripts of completion are cobra's, and so are their texts.
+		// The completion commands and their texts are cobra's.
 		if sub.IsAvailableCommand() && c.Name() != "completion" {
 			visit(sub, f)
 		}
@@ -78,7 +78,7 @@ func help(t *testing.T, c *cobra.Command) string {
 	return out.String()
 }
 
-// words checks what a newcomer stumbles over.
+// words checks the words of a help text that would confuse a newcomer.
 func words(t *testing.T, c *cobra.Command, theirs bool) {
 	t.Helper()
 	if c.Short == "" || strings.HasSuffix(c.Short, ".") {

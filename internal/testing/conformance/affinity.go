@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// affinityTable is a table of one Service with affinity, at a ClusterIP and a NodePort, and one
-// without; which selects its endpoints.
+// affinityTable returns a table of two Services: one with affinity, at a ClusterIP and a NodePort, and one without.
+// which selects the endpoints.
 func affinityTable(lasts time.Duration, which ...int) *service.Table {
 	at := func(addr string, name string, p api.Proto, lasts time.Duration) *service.Frontend {
 		f := web(name, addr, p, which...)
@@ -28,8 +28,8 @@ func affinityTable(lasts time.Duration, which ...int) *service.Table {
 	return t
 }
 
-// affinity: each client stays at its endpoint, by whichever frontend it connects, over a change
-// of other endpoints and a restart; it moves when its endpoint leaves or its time is over.
+// affinity: each client stays at its endpoint, by both frontends, over a change of other endpoints and a restart. It
+// moves when its endpoint leaves or its time is over.
 func (s suite) affinity(t testing.TB) {
 	r := sixRig(t, s)
 	w := &scenario.World
@@ -52,7 +52,7 @@ func (s suite) affinity(t testing.TB) {
 		}
 	}
 
-	// Without the first client's endpoint: that one moves, clients of others stay.
+	// The first client's endpoint leaves: this client moves, and all others stay.
 	var left []int
 	for i, e := range six() {
 		if e.Addr != home[clients[0]] {
@@ -76,9 +76,8 @@ func (s suite) affinity(t testing.TB) {
 	report(t, r.checkSynced(tableOf()))
 }
 
-// affinityLocal: the frontends of a Service port share where a client stays, but one of
-// policy Local never sends it to another node, also when the policy changed while its
-// endpoints did not.
+// affinityLocal: the frontends of a Service port share the clients' endpoints. But a frontend of policy Local never
+// sends a client to another node, also when only the policy changed.
 func (s suite) affinityLocal(t testing.TB) {
 	r := sixRig(t, s)
 	w := &scenario.World
@@ -112,7 +111,7 @@ func (s suite) affinityLocal(t testing.TB) {
 	report(t, r.restart(table(true, 1, 3, 5)))
 }
 
-// awaitAffinity asks until it is clear that a client always gets the same endpoint, and returns it.
+// awaitAffinity sends requests until a client has got one endpoint often enough, and returns the endpoint.
 func (r *rig) awaitAffinity(t testing.TB, c *testnet.Host, network string, to ...string) netip.AddrPort {
 	t.Helper()
 	var home netip.AddrPort
@@ -133,13 +132,13 @@ func (r *rig) awaitAffinity(t testing.TB, c *testnet.Host, network string, to ..
 	return home
 }
 
-// expires asks at intervals longer than the affinity lasts, until another answers.
+// expires sends requests at intervals longer than the affinity, until another endpoint answers.
 func (r *rig) expires(t testing.TB, c *testnet.Host, which []int) {
 	t.Helper()
 	const lasts = time.Second
 	report(t, r.sync(affinityTable(lasts, which...)))
 	at := netip.MustParseAddrPort("10.96.0.1:80")
-	// The entry it has was made for three hours; a new connection makes it last a second.
+	// The client's entry was made for three hours. A new connection shortens it to a second.
 	seen := map[string]bool{}
 	for range 12 {
 		got := c.Ask("tcp", at, r.suite.patience)

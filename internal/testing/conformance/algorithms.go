@@ -15,8 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// algorithms: each algorithm that the datapath offers spreads connections as its name says. Those
-// that look at open connections (lc, sed, nq) are tested in the mechanism's own package.
+// algorithms: each algorithm of the datapath spreads connections as its name says. The tests of each datapath check the
+// algorithms that look at open connections (lc, sed, nq).
 func (s suite) algorithms(t testing.TB) {
 	r := sixRig(t, s)
 	offers := r.dp.Info().Capabilities.Algorithms
@@ -44,7 +44,7 @@ func (s suite) algorithms(t testing.TB) {
 	}
 }
 
-// balanced makes and syncs a table of one Service, and returns where it is.
+// balanced syncs a table of one Service, and returns the address of the Service.
 func (r *rig) balanced(t testing.TB, by service.Algorithm, weights []uint16, which ...int) netip.AddrPort {
 	t.Helper()
 	at := fmt.Sprintf("10.96.1.%d:80", 1+by)
@@ -61,7 +61,7 @@ func (r *rig) balanced(t testing.TB, by service.Algorithm, weights []uint16, whi
 	return f.Addr
 }
 
-// ask sends that many requests, one after the other, and returns the endpoints that answered, in turn.
+// ask sends requests one after the other, and returns the endpoint that answered each.
 func (r *rig) ask(t testing.TB, client *testnet.Host, at netip.AddrPort, times int) (by []netip.AddrPort) {
 	t.Helper()
 	for range times {
@@ -74,7 +74,7 @@ func (r *rig) ask(t testing.TB, client *testnet.Host, at netip.AddrPort, times i
 	return by
 }
 
-// clients are those that get their replies whichever endpoint answers.
+// clients returns the clients that get their replies from every endpoint.
 func (r *rig) clients() []*testnet.Host {
 	w := &scenario.World
 	all := []*testnet.Host{r.node, r.hosts[w.Pod.V4], r.hosts[w.Peer.V4], r.hosts[w.Outside.V4]}
@@ -86,7 +86,7 @@ func (r *rig) clients() []*testnet.Host {
 	return all
 }
 
-// takesTurns: in a row of connections each endpoint answers as often as any other.
+// takesTurns: endpoints answer equally often in a row of connections.
 func (r *rig) takesTurns(t testing.TB) {
 	at := r.balanced(t, service.RoundRobin, nil, 0, 1, 2)
 	const rounds = 8
@@ -128,8 +128,8 @@ func (r *rig) sameForAll(t testing.TB) {
 	}
 }
 
-// movesFew: when an endpoint leaves, its clients move, and few others. Hashing by
-// the number of endpoints would move five of six.
+// movesFew: when an endpoint leaves, its clients move, and few others do. A hash modulo the number of endpoints would
+// move five of six clients.
 func (r *rig) movesFew(t testing.TB) {
 	before := r.homes(t, r.balanced(t, service.Maglev, nil, 0, 1, 2, 3, 4, 5))
 	gone := slices.Index(indexes(six1()), indexes(before[:1])[0])
@@ -154,9 +154,8 @@ func (r *rig) movesFew(t testing.TB) {
 	}
 }
 
-// weighs: of two endpoints one gets three times as much. With 400 connections a choice by
-// weight is outside of 63 to 95 percent once in 10^7, and a choice that ignores weights is inside
-// as rarely.
+// weighs: one of two endpoints gets three times as many connections. With 400 connections a choice by weight is outside
+// of 63 to 95 percent once in 10^7. A choice without weights is inside as rarely.
 func (r *rig) weighs(t testing.TB, by service.Algorithm) {
 	at := r.balanced(t, by, []uint16{1, 3}, 0, 2)
 	heavy := web("x", "10.96.1.1:80", api.TCP, 0, 2).Internal.Endpoints[1].Addr
@@ -172,7 +171,7 @@ func (r *rig) weighs(t testing.TB, by service.Algorithm) {
 	}
 }
 
-// six1 are the addresses of six.
+// six1 returns the addresses of six.
 func six1() (all []netip.AddrPort) {
 	for _, e := range six() {
 		all = append(all, e.Addr)
@@ -180,7 +179,7 @@ func six1() (all []netip.AddrPort) {
 	return all
 }
 
-// indexes are the places of addresses in six.
+// indexes returns the indexes of addresses in six.
 func indexes(all []netip.AddrPort) (out []int) {
 	for _, a := range all {
 		out = append(out, slices.Index(six1(), a))
@@ -188,7 +187,7 @@ func indexes(all []netip.AddrPort) (out []int) {
 	return out
 }
 
-// counted: a datapath that counts counts what it carries.
+// counted: a datapath that counts traffic counts all of it.
 func (s suite) counted(t testing.TB) {
 	r := sixRig(t, s)
 	f := web("a", "10.96.0.1:80", api.TCP, 0, 1)
@@ -216,7 +215,7 @@ func (s suite) counted(t testing.TB) {
 		if b.Connections != before[quiet].Connections {
 			t.Fatalf("a Service without connections counts %+v", b)
 		}
-		// Some count packets only when a connection ends.
+		// Some datapaths count packets only when a connection ends.
 		n := a.Connections - before[f.Service].Connections
 		if n == times || n == 0 && a.Packets > before[f.Service].Packets {
 			return
@@ -224,6 +223,6 @@ func (s suite) counted(t testing.TB) {
 		if time.Now().After(until) {
 			t.Fatalf("after %d connections: %+v, before %+v", times, a, before[f.Service])
 		}
-		time.Sleep(20 * time.Millisecond) // between two looks at a condition
+		time.Sleep(20 * time.Millisecond) // poll
 	}
 }

@@ -18,17 +18,16 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// Sizes of what Bench does in each cell of its table.
+// Numbers of connections for each cell of Bench's table.
 const (
 	benchAlone    = 3000 // connections one after the other, for the latency
 	benchTogether = 6000 // connections of benchWorkers at once, for the rate
 	benchWorkers  = 8
 )
 
-// Bench prints one table: for each mechanism, and directly to a pod, how long a
-// connection from a pod of the node to three endpoints through a ClusterIP takes to be
-// established, one at a time, and how many a second there are with eight at a time; among
-// 10 and among 10,000 Services.
+// Bench prints one table. Each mechanism, and a direct connection to a pod, has a row: how long a pod of the node takes
+// to connect to three endpoints through a ClusterIP, one connection at a time, and how many connections a second eight
+// workers make. The columns are for 10 and 10,000 Services.
 func Bench(b *testing.B, modes map[string]Open) {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -54,12 +53,12 @@ func Bench(b *testing.B, modes map[string]Open) {
 			}
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of all together: it says nothing
+	b.ReportMetric(0, "ns/op") // the sum of all rows has no meaning
 	_ = w.Flush()
 	fmt.Print("\n" + out.String())
 }
 
-// crowd is the Service that is measured, among n in all.
+// crowd returns the measured Service among n Services.
 func crowd(n int) []*service.Frontend {
 	all := []*service.Frontend{web("measured", "10.96.0.1:80", api.TCP, 0, 1, 2)}
 	for i := range n - 1 {
@@ -69,8 +68,7 @@ func crowd(n int) []*service.Frontend {
 	return all
 }
 
-// connections opens n connections, so many workers at a time, and returns how long each
-// took and all together.
+// connections opens n connections by a number of workers. It returns the duration of each and of all.
 func connections(b *testing.B, client *testnet.Host, to netip.AddrPort, workers, n int) (each []time.Duration, all time.Duration) {
 	var wait sync.WaitGroup
 	lists := make([][]time.Duration, workers)

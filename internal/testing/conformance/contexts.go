@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// contexts: with a context that has ended, a datapath that looks returns the context's error and changes
-// nothing, neither in the kernel nor in what it knows: the next Check still finds what another program did.
+// contexts: with a context that has ended, a datapath returns the context's error. It changes neither the kernel nor
+// its own state, so the next Check still finds the changes of another program.
 func (s suite) contexts(t testing.TB) {
 	r := sixRig(t, s)
 	table := tableOf(web("a", "10.96.0.1:80", api.TCP, 0, 1), web("b", "10.96.0.2:80", api.TCP, 2))

@@ -10,9 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// flushed: another program empties the kernel's ruleset, as a firewall does when it is reloaded.
-// A new instance writes everything again. The old one notices the flush at the latest when it
-// changes something, and then succeeds when it tries again.
+// flushed: another program empties the kernel's ruleset, like a firewall that is reloaded. A new instance writes all
+// rules again. The old instance notices the flush with its next write at the latest, and succeeds when it tries again.
 func (s suite) flushed(t testing.TB) {
 	r := sixRig(t, s)
 	one := tableOf(web("a", "10.96.0.1:80", api.TCP, 0, 1), web("b", "10.96.0.2:80", api.TCP, 2))
@@ -57,7 +56,7 @@ func (s suite) flushed(t testing.TB) {
 	check("the same instance after a flush and a change", two)
 }
 
-// wide: a Service with very many endpoints, growing and shrinking by all of them.
+// wide: a Service with very many endpoints grows and shrinks by all of them.
 func (s suite) wide(t testing.TB) {
 	r := newRig(t, s, "node-1", nil)
 	for _, n := range []int{500, 3, 499, 1, 0, 2} {

@@ -2,21 +2,20 @@ package conformance
 
 import "testing"
 
-// differences is the one list of what mechanisms cannot do as the others, with the
-// reason: first by the mechanism's name, as Info().Name has it, then by what differs.
+// differences lists all checks that a mechanism is exempt from, with the reason. The keys are the mechanism's name
+// (Info().Name) and the name of the check.
 //
-// What differs is a part of the suite ("affinity", "spread", see suite.parts), one
-// scenario ("scenarios/hairpin"), or a feature that several parts look at:
+// A check is a part of the suite ("affinity", "spread", see suite.parts), one scenario ("scenarios/hairpin"), or a feature
+// in several parts:
 //
 //	source    the source address that an endpoint sees is not compared
-//	affinity  no Service has any, the part and its scenarios are left out
-//	restart   a new instance does not come while connections are open
-//	weights   no Service asks for them, and their scenarios are left out
+//	affinity  no Service has affinity; the part and its scenarios are left out
+//	restart   no new instance starts while connections are open
+//	weights   no Service has weights; their scenarios are left out
 //	chance    one request at a time, where chance would show every endpoint to each client
 //	expiry    how long a client without connections stays is not measured
 //
-// An entry needs a reason that lies in the mechanism and not in our code, and it must
-// name something that exists: TestDifferences holds that.
+// The reason must be a property of the mechanism, not of our code. TestDifferences holds that each key exists.
 func differences() map[string]map[string]string {
 	return map[string]map[string]string{
 		"slow": { // the example that slow_test.go breaks
@@ -34,16 +33,16 @@ func differences() map[string]map[string]string {
 	}
 }
 
-// elsewhere says why a mode may be missing in the kernel that runs the tests, and where it
-// is tested then. A mode that is not listed must work in every kernel that runs them.
+// elsewhere says why a mode may be missing in the kernel that runs the tests, and where the mode is tested instead.
+// Every other mode must work in every kernel that runs the tests.
 func elsewhere() map[string]string {
 	return map[string]string{
 		"ipvs": "a kernel need not have IPVS: internal/datapath/ipvs runs its tests in user-mode Linux",
 	}
 }
 
-// Missing handles the error by which a mode does not work in this kernel: the test is
-// skipped if the list above gives a reason, and fails otherwise.
+// Missing handles the error of a mode that does not work in this kernel. It skips the test if elsewhere has the mode.
+// Otherwise the test fails.
 func Missing(t testing.TB, mode string, err error) {
 	t.Helper()
 	if why := elsewhere()[mode]; why != "" {
@@ -52,10 +51,10 @@ func Missing(t testing.TB, mode string, err error) {
 	t.Fatalf("mode %s does not work in this kernel: %v", mode, err)
 }
 
-// unsupported is what the datapath of that name cannot do.
+// unsupported returns the checks that the datapath with a name is exempt from.
 func unsupported(name string) map[string]string { return differences()[name] }
 
-// features are the names that an entry may have besides parts and scenarios.
+// features are the allowed keys other than parts and scenarios.
 func features() []string {
 	return []string{"source", "affinity", "restart", "weights", "chance", "expiry"}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// explained: Explain names the kernel objects of a frontend, each of its endpoints among
-// them, and nothing for an address that has no frontend.
+// explained: Explain returns the kernel objects of a frontend, with one for each endpoint. It returns none for an
+// address without a frontend.
 func (s suite) explained(t testing.TB) {
 	r := sixRig(t, s)
 	f := web("a", "10.96.0.1:80", api.TCP, 0, 1)

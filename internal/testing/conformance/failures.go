@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// failures: a Sync that fails says what it did: kube-proxy's metrics tell a failed pass over
-// everything from a failed change. The Sync after it compares everything with the kernel.
+// failures: a Sync that fails returns its Stats too, because kube-proxy's metrics distinguish a failed full pass from a
+// failed change. The next Sync compares the whole table with the kernel.
 func (s suite) failures(t testing.TB) {
 	r := sixRig(t, s)
 	injected := errors.New("injected fault")

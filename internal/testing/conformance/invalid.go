@@ -13,9 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
-// invalid: a packet that conntrack cannot place is not passed on to a pod. The packet is
-// a TCP segment without any flag, which no connection has; one with ACK alone, which
-// may belong to a connection that is older than the rules, does get through.
+// invalid: a packet that conntrack cannot place is not forwarded to a pod. The packet is a TCP segment without flags,
+// which no connection has. A segment with only ACK is forwarded, because its connection may be older than the rules.
 func (s suite) invalid(t testing.TB) {
 	r := sixRig(t, s)
 	report(t, r.sync(tableOf()))
@@ -39,7 +38,7 @@ func (s suite) invalid(t testing.TB) {
 	}
 }
 
-// sendTCP sends one TCP segment with the given flags, from a raw socket.
+// sendTCP sends one TCP segment with flags, from a raw socket.
 func sendTCP(from, to netip.Addr, flags byte) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
@@ -57,8 +56,7 @@ func sendTCP(from, to netip.Addr, flags byte) error {
 	return unix.Sendto(fd, seg, 0, &unix.SockaddrInet4{Addr: to.As4()})
 }
 
-// firstFlags returns the flags of the first segment of sendTCP that a raw socket
-// receives, -1 if none comes.
+// firstFlags returns the flags of the first segment of sendTCP that a raw socket receives, or -1 if none comes.
 func firstFlags(fd int, patience time.Duration) int {
 	until := time.Now().Add(patience)
 	buf := make([]byte, 1500)

@@ -16,7 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// six are the endpoints of the tests in this file: even ones are on node-1, for which the table is compiled.
+// six returns the endpoints of the tests in this file. Endpoints with even numbers are on node-1, the node of the
+// table.
 func six() []service.Endpoint {
 	var out []service.Endpoint
 	for i := range 6 {
@@ -37,14 +38,14 @@ func sixRig(t testing.TB, s suite) *rig {
 	return newRig(t, s, "node-1", eps)
 }
 
-// web is a frontend that forwards a protocol to some of six.
+// web returns a frontend that forwards a protocol to some of six, or rejects packets if which is empty.
 func web(name, at string, p api.Proto, which ...int) *service.Frontend {
 	all := six()
 	route := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for _, i := range which {
 		route.Endpoints = append(route.Endpoints, all[i])
 	}
-	// Sorted, as the contract says: node-1's pods come before node-2's.
+	// The contract asks for sorted endpoints. node-1's pods come before node-2's.
 	route.Endpoints = sorted(route.Endpoints)
 	if len(which) == 0 {
 		route = &service.Route{Action: service.Reject}
@@ -60,7 +61,7 @@ func tableOf(frontends ...*service.Frontend) *service.Table {
 	return service.NewTable(service.Settings{Pods: pods}, frontends)
 }
 
-// cleanup: nothing of the datapath is left, and nothing else is touched.
+// cleanup: Cleanup removes all traces of the datapath, and touches no object of another program.
 func (s suite) cleanup(t testing.TB) {
 	r := sixRig(t, s)
 	foreign := "table ip theirs {\n\tchain c {\n\t\ttype nat hook prerouting priority dstnat;\n\t\ttcp dport 9 drop\n\t}\n}\n"
@@ -89,18 +90,18 @@ func (s suite) cleanup(t testing.TB) {
 			t.Errorf("cleanup %s left a trace\n--- before\n%s--- after\n%s", step, before, after)
 		}
 	}
-	// It is no end: the same instance begins again.
+	// The same instance can begin again.
 	report(t, r.sync(table))
 	report(t, r.checkSynced(table))
 	report(t, r.packets(r.everywhere(table)))
 }
 
-// ruleset is all that a mechanism might leave in the node.
+// ruleset returns the state of the node that a mechanism could change.
 func (r *rig) ruleset() string {
 	return r.output("nft list ruleset", "ip rule", "ip -6 rule", "ip route show table all", "ip -o link")
 }
 
-// output is what commands print on the node.
+// output returns the output of commands on the node.
 func (r *rig) output(commands ...string) string {
 	var all strings.Builder
 	err := r.node.Do(func() error {
@@ -120,7 +121,7 @@ func (r *rig) output(commands ...string) string {
 	return all.String()
 }
 
-// established: a connection stays with its endpoint, whatever else changes.
+// established: a connection stays with its endpoint when other things change.
 func (s suite) established(t testing.TB) {
 	r := sixRig(t, s)
 	const at = "10.96.0.1:80"
@@ -161,13 +162,13 @@ func (s suite) established(t testing.TB) {
 	change("after a restart with another table", tableOf(web("a", at, api.TCP, 4, 0), web("a", at, api.UDP, 4, 0), b))
 }
 
-// continuity: while endpoints come and go, every request is answered by one that the
-// Service has, and Services that do not change never notice.
+// continuity: while endpoints come and go, an endpoint of the Service answers every request. Services that do not
+// change are not affected.
 func (s suite) continuity(t testing.TB) {
 	r := sixRig(t, s)
 	rng := testnet.Random(t)
 	next := func() *service.Table {
-		// Endpoint 0 is always there; more and less around it, in every number.
+		// Endpoint 0 is always there, with a random number of others.
 		some := append([]int{0}, rng.Perm(5)[:rng.IntN(6)]...)
 		for i := range some[1:] {
 			some[i+1]++
@@ -189,8 +190,8 @@ func (s suite) continuity(t testing.TB) {
 	report(t, load())
 }
 
-// faults: one write of ten fails, sometimes all of them, in the middle of everything.
-// Sync is repeated until it succeeds, as internal/proxy does.
+// faults: one write of ten fails, and sometimes all writes do. Sync is repeated until it succeeds, as internal/proxy
+// does.
 func (s suite) faults(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
@@ -245,8 +246,8 @@ func (s suite) faults(t testing.TB) {
 	report(t, r.packets(sample(rng, r.everywhere(with()), 60)))
 }
 
-// spread: each of three endpoints gets its share. With 600 connections a fair choice
-// is outside 20 to 47 percent once in 10^11.
+// spread: each of three endpoints gets its share. With 600 connections a fair choice is outside of 20 to 47 percent
+// once in 10^11.
 func (s suite) spread(t testing.TB) {
 	r := sixRig(t, s)
 	report(t, r.sync(tableOf(web("a", "10.96.0.1:80", api.TCP, 0, 1, 2), web("a", "10.96.0.1:80", api.UDP, 0, 1, 2))))
@@ -269,14 +270,13 @@ func (s suite) spread(t testing.TB) {
 	}
 }
 
-// A request is sent again and again, and must be answered by one of some endpoints.
+// A request is sent again and again. One of the endpoints in by must answer it.
 type request struct {
 	to string
 	by []service.Endpoint
 }
 
-// load sends requests from a pod until the returned function is called, which reports
-// what went wrong.
+// load sends requests from a pod until stop is called. stop returns the errors.
 func (r *rig) load(all []request) (stop func() error) {
 	done := make(chan struct{})
 	var wait sync.WaitGroup

@@ -14,9 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// everywhere makes a packet from each place, and from each local endpoint of the
-// frontend, to each frontend of the table, with what the table says about it, or what a
-// datapath does that cannot carry it.
+// everywhere returns a packet from each place, and from each local endpoint of the frontend, to each frontend of the
+// table. Each has the outcome that the table says, or the outcome of a datapath that cannot carry it.
 func (r *rig) everywhere(t *service.Table) []scenario.Packet {
 	t = r.supportedPart(t)
 	var out []scenario.Packet
@@ -50,9 +49,8 @@ func (r *rig) everywhere(t *service.Table) []scenario.Packet {
 	return out
 }
 
-// packets sends all of them, several at a time, and returns those with another result.
-// Where endpoints take turns it is one at a time: clients in step would each get always
-// the same one.
+// packets sends all packets, several at a time, and returns an error for each that differs. If endpoints take turns, it
+// sends one packet at a time: clients in step would each always get one endpoint.
 func (r *rig) packets(all []scenario.Packet) error {
 	var (
 		mu   sync.Mutex
@@ -81,9 +79,9 @@ func (r *rig) packets(all []scenario.Packet) error {
 	return errors.Join(errs...)
 }
 
-// returns reports whether replies come back through the node whichever endpoint is
-// chosen. A client elsewhere that an endpoint elsewhere sees as itself gets its reply
-// past the node, from an address it never asked: no datapath could help it.
+// returns reports whether replies come back through the node from every endpoint. An endpoint on another node that sees
+// a client on another node sends its reply directly, from an address that the client did not call. No datapath could
+// help this client.
 func (r *rig) returns(p scenario.Packet) bool {
 	onNode := func(a netip.Addr) bool {
 		h := r.hosts[a]
@@ -94,7 +92,7 @@ func (r *rig) returns(p scenario.Packet) bool {
 	})
 }
 
-// packet sends p as often as it needs to see every endpoint that may answer.
+// packet sends p until it has seen every endpoint that may answer.
 func (r *rig) packet(p scenario.Packet) error {
 	client := r.hosts[p.From.Addr]
 	ask := func(d time.Duration) testnet.Answer { return client.Ask(network(p.Proto), p.To, d) }
@@ -132,7 +130,7 @@ func (r *rig) packet(p scenario.Packet) error {
 	return nil
 }
 
-// keepsEndpoint sends p until it is clear that one endpoint answers it, always the same.
+// keepsEndpoint sends p until one endpoint has answered often enough that it is the only one.
 func (r *rig) keepsEndpoint(p scenario.Packet, ask func(time.Duration) testnet.Answer) error {
 	var home netip.AddrPort
 	for range 8 {
@@ -148,7 +146,7 @@ func (r *rig) keepsEndpoint(p scenario.Packet, ask func(time.Duration) testnet.A
 	return nil
 }
 
-// fits checks that one of the endpoints answered, and which source address it saw.
+// fits checks that one of the endpoints answered, and that it saw the right source address.
 func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
 	if got.Outcome != testnet.Answered {
 		return errors.New(got.String())
@@ -160,7 +158,7 @@ func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
 	return r.checkSource(p, p.Want.Reaches[at], got)
 }
 
-// checkSource checks which source address the endpoint saw.
+// checkSource checks the source address that the endpoint saw.
 func (r *rig) checkSource(p scenario.Packet, want scenario.Reach, got testnet.Answer) error {
 	if r.suite.unsupported["source"] != "" {
 		return nil

@@ -18,27 +18,26 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// OpenGated is Open for a datapath that may have to ask a Gate.
+// OpenGated is Open for a datapath that may need a Gate.
 type OpenGated func(t testing.TB, gate *flow.Gate) Datapath
 
-// policyPods are how many endpoints, each a Service's, the test of NetworkPolicies has in each
-// family, the first port of the policies, and the NodePort of the first Service.
+// policyPods is the number of endpoints in each family, each with its own Service. The others are the first port of the
+// policies, and the NodePort of the first Service.
 const (
 	policyPods     = 4
 	policyPort     = 8080
 	policyNodePort = 30080
 )
 
-// RunPolicies checks that random NetworkPolicies decide about clients of Services as they do
-// about packets to the endpoints: by the client's own address, whatever the endpoint sees. It
-// takes about five seconds.
+// RunPolicies checks that random NetworkPolicies decide about clients of Services as about clients that call endpoints
+// directly: by the client's own address, even if the endpoint sees another one. It takes about five seconds.
 func RunPolicies(t *testing.T, open OpenGated) {
 	p := newPolicies(t, open)
 	for range 60 {
 		p.Step(p.compiler)
 	}
 	var count [2]int
-	// With some seeds there are few policies for long.
+	// Some seeds have few policies for a long time.
 	for round := 0; round < 4 || round < 60 && min(count[0], count[1]) < 40; round++ {
 		for range 8 {
 			p.Step(p.compiler)
@@ -56,14 +55,13 @@ func RunPolicies(t *testing.T, open OpenGated) {
 	}
 }
 
-// policies are a node with a datapath and a table of policies, in a world whose pods are the
-// rig's.
+// policies is a node with a datapath and a table of policies. The pods of its world are the rig's.
 type policies struct {
 	*policytest.World
 	rig      *rig
 	compiler *networkpolicy.Compiler
 	kernel   *nftables.Table
-	mu       sync.RWMutex // of table, which a Gate reads
+	mu       sync.RWMutex // guards table, which a Gate reads
 	table    *networkpolicy.Table
 }
 
@@ -113,7 +111,7 @@ func newPolicies(t *testing.T, open OpenGated) *policies {
 	return p
 }
 
-// policyFrontends are a ClusterIP and a NodePort with one endpoint.
+// policyFrontends returns a ClusterIP and a NodePort with one endpoint.
 func policyFrontends(i int, endpoint netip.AddrPort, proto api.Proto, local bool) (all []*service.Frontend) {
 	route := &service.Route{Masquerade: service.MasqueradeOffCluster, Endpoints: []service.Endpoint{{Addr: endpoint, Local: local}}}
 	for _, at := range policyTargets(i, endpoint.Addr().Is4())[:2] {
@@ -128,7 +126,7 @@ func policyFrontends(i int, endpoint netip.AddrPort, proto api.Proto, local bool
 	return all
 }
 
-// policyTargets are where clients call an endpoint: at a ClusterIP, a NodePort, and directly.
+// policyTargets returns the addresses by which clients call an endpoint: a ClusterIP, a NodePort, and its own.
 func policyTargets(i int, is4 bool) []netip.AddrPort {
 	clusterIP := netip.AddrFrom4([4]byte{10, 96, 1, byte(1 + i)})
 	if !is4 {
@@ -142,7 +140,7 @@ func policyTargets(i int, is4 bool) []netip.AddrPort {
 	}
 }
 
-// enforce makes the kernel, and the Gate, decide by the objects of now.
+// enforce makes the kernel and the Gate decide by the present objects.
 func (p *policies) enforce() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +159,7 @@ func (p *policies) allows(proto api.Proto, client netip.Addr, endpoint netip.Add
 	return networkpolicy.Lookup(p.table, networkpolicy.Packet{Src: client, Dst: endpoint.Addr(), Proto: proto, Port: endpoint.Port()}).Allowed()
 }
 
-// probe lets every client on the node, and one outside, call every endpoint in each way.
+// probe lets every client on the node, and one outside, call every endpoint by all its addresses.
 func (p *policies) probe(t *testing.T, count *[2]int) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 32)
@@ -175,7 +173,7 @@ func (p *policies) probe(t *testing.T, count *[2]int) {
 					want := client == scenario.World.Node.Addr(is4) || p.allows(proto, client, endpoint)
 					for _, to := range policyTargets(i, is4) {
 						if to == endpoint && client == own && client == endpoint.Addr() {
-							continue // never leaves the pod
+							continue // the packet does not leave the pod
 						}
 						slots <- struct{}{}
 						if want {

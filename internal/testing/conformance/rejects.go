@@ -15,17 +15,16 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// A Rejection is what a client receives of a NetworkPolicy that rejects, when it calls a Service: the
-// error of its socket.
+// A Rejection is the socket error of a client that calls a Service, if a NetworkPolicy rejects the packet.
 type Rejection map[api.Proto][]error
 
-// Rejections are what all modes answer in which packets go through the hook forward: TCP by a reset,
-// UDP by ICMP "administratively prohibited", which sockets of IPv4 and IPv6 call differently.
+// Rejections are the errors in all modes whose packets pass the hook forward. TCP gets a reset, and UDP gets ICMP
+// "administratively prohibited", which is another error for IPv4 than for IPv6.
 var Rejections = Rejection{api.TCP: {unix.ECONNREFUSED}, api.UDP: {unix.EHOSTUNREACH, unix.EACCES}}
 
-// RunRejects checks that clients of Services are refused at once if a NetworkPolicy denies them, where
-// policies reject. A socket receives only what comes from where it sent to, so a reset or an ICMP
-// error with the endpoint's address instead of the Service's would be silence.
+// RunRejects checks that clients of Services are refused at once if a NetworkPolicy denies them and policies reject. A
+// socket ignores packets from other addresses than the one it called. So a reset or an ICMP error from the endpoint's
+// address would be silence.
 func RunRejects(t *testing.T, open OpenGated, at map[string]Rejection) {
 	p := newPolicies(t, open)
 	p.kernel.Reject = true
@@ -53,11 +52,11 @@ func RunRejects(t *testing.T, open OpenGated, at map[string]Rejection) {
 			targets := policyTargets(i, is4)
 			for what, client := range map[string]netip.Addr{"egress": scenario.World.Pod.Addr(is4), "ingress": scenario.World.Outside.Addr(is4)} {
 				if what == "ingress" && p.rig.hosts[targets[2].Addr()].Node() != p.rig.node {
-					continue // the other node would reject, and has no policies here
+					continue // the other node decides, and has no policies in this test
 				}
 				for way, to := range map[string]netip.AddrPort{"ClusterIP": targets[0], "NodePort": targets[1], "endpoint": targets[2]} {
 					if what == "ingress" && way == "ClusterIP" {
-						continue // no client outside has a route to it
+						continue // a client outside has no route to the pod
 					}
 					for _, proto := range []api.Proto{api.TCP, api.UDP} {
 						wg.Go(func() { p.rejected(t, what+" to a "+way, proto, client, to, at[way][proto]) })
@@ -68,7 +67,7 @@ func RunRejects(t *testing.T, open OpenGated, at map[string]Rejection) {
 	}
 }
 
-// rejected asks and wants one of these errors; none: silence.
+// rejected sends a request, and wants one of the errors. No errors: the request must get no answer.
 func (p *policies) rejected(t *testing.T, what string, proto api.Proto, client netip.Addr, to netip.AddrPort, want []error) {
 	patience := 20 * time.Second
 	if want == nil {

@@ -19,23 +19,22 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// A rig is a network with a datapath in its first node, and the world that scenarios
-// speak of around it.
+// A rig is a network with a datapath in its first node, and the places that scenarios name.
 type rig struct {
 	t     testing.TB
 	suite suite
 	net   *testnet.Net
-	node  *testnet.Host // where the datapath works
+	node  *testnet.Host // the node of the datapath
 	peer  *testnet.Host
 	hosts map[netip.Addr]*testnet.Host
 	dp    Datapath
-	flows map[flow.Flow]bool // UDP flows that clients may ever have had
-	turns bool               // in the table, the endpoints of a Service take turns
+	flows map[flow.Flow]bool // all UDP flows that clients may have had
+	turns bool               // endpoints of a Service take turns
 }
 
-// newRig builds the network, with a server on each endpoint: also on those that no
-// packet may reach, for a wrong answer is a better finding than none. Endpoints of the
-// node called name are on r.node, all others on r.peer.
+// newRig builds the network, with a server on each endpoint. Endpoints that no packet may reach have a server too,
+// because a wrong answer is a better finding than silence. Endpoints of the node called name are on r.node, all others
+// on r.peer.
 func newRig(t testing.TB, s suite, name string, endpoints map[service.Key]string) *rig {
 	t.Helper()
 	n := testnet.New(t)
@@ -70,7 +69,7 @@ func newRig(t testing.TB, s suite, name string, endpoints map[service.Key]string
 	return r
 }
 
-// serve answers on an endpoint, in a pod of its own for each address.
+// serve answers on an endpoint. Each address has its own pod.
 func (r *rig) serve(k service.Key, local bool) {
 	addr := k.Addr.Addr()
 	h := r.hosts[addr]
@@ -85,10 +84,10 @@ func (r *rig) serve(k service.Key, local bool) {
 	h.Serve(network(k.Proto), k.Addr)
 }
 
-// network is the protocol as testnet calls it.
+// network returns testnet's name of a protocol.
 func network(p api.Proto) string { return strings.ToLower(p.String()) }
 
-// reopen replaces the datapath by a new instance, as a restart does.
+// reopen replaces the datapath by a new instance, like a restart of the agent.
 func (r *rig) reopen() {
 	if r.dp != nil {
 		r.dp.Close()
@@ -96,7 +95,7 @@ func (r *rig) reopen() {
 	r.dp = r.suite.open(r.t)
 }
 
-// replace is reopen while connections are open.
+// replace is reopen while connections are open, if the datapath supports that.
 func (r *rig) replace() {
 	if r.suite.unsupported["restart"] == "" {
 		r.reopen()
@@ -117,7 +116,7 @@ func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
 	return stats, err
 }
 
-// noteFlows notes the flows that clients may have from now on, and whether endpoints take turns.
+// noteFlows records the flows that clients may have from now on, and whether endpoints take turns.
 func (r *rig) noteFlows(t *service.Table) {
 	if r.flows == nil {
 		r.flows = map[flow.Flow]bool{}
@@ -136,8 +135,8 @@ func (r *rig) noteFlows(t *service.Table) {
 	}
 }
 
-// forget deletes the node's UDP flows: a later client that happens to have the same
-// port would be sent where the earlier one was. That is internal/flow/conntrack's business.
+// forget deletes the node's UDP flows. Otherwise the kernel would send a later client with the port of an earlier one
+// to the earlier endpoint. Package internal/flow/conntrack is responsible for that.
 func (r *rig) forget() error {
 	if _, err := r.dp.EndFlows(context.Background(), slices.Collect(maps.Keys(r.flows))); err != nil {
 		return fmt.Errorf("end UDP flows: %w", err)

@@ -9,9 +9,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// samePort: a kernel may give a client one port for its connections to a Service and to an endpoint
-// of it, for these have two destinations. Behind the Service they would be one. Both work, whichever
-// is first, at once and one after the other.
+// samePort: a kernel may give a client one port for a connection to a Service and for a connection to its endpoint,
+// because the destinations differ. Behind the Service they would be one connection. Both must work, in either order, at
+// once and one after the other.
 func (s suite) samePort(t testing.TB) {
 	r := sixRig(t, s)
 	report(t, r.sync(tableOf(web("web", "10.96.0.1:80", api.TCP, 0))))
@@ -23,7 +23,7 @@ func (s suite) samePort(t testing.TB) {
 		{netip.MustParseAddrPort("10.96.0.1:80"), six()[0].Addr},
 		{six()[0].Addr, netip.MustParseAddrPort("10.96.0.1:80")},
 	} {
-		for range 2 { // the second time all tuples are known
+		for range 2 { // conntrack knows all tuples the second time
 			var conns []*testnet.Conn
 			for _, to := range order {
 				c, err := client.Dial("tcp", to, s.patience)

@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// sctp: handshakes of SCTP go where the table says, at each kind of frontend, before and after a change.
-// Scenarios and random tables have some, too.
+// sctp: SCTP handshakes reach the table's endpoints at each kind of frontend, before and after a change. Some scenarios
+// and random tables have SCTP too.
 func (s suite) sctp(t testing.TB) {
 	r := sixRig(t, s)
 	at := func(addr string, lasts time.Duration, which ...int) *service.Frontend {

@@ -13,17 +13,16 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// Spoofed floods a Service whose clients stay with SYNs from 5,000 addresses. remembered,
-// which runs on the node, returns how many clients the kernel remembers. The Service, by its
-// fifth port, has no more of them than its share. Clients of another Service, old ones and
-// new ones, are at their endpoints, also after a restart, and those of the flooded one are
-// answered. nft lists it all. When the Service is gone, so are its clients.
+// Spoofed sends SYNs from 5,000 addresses to a Service with affinity. remembered runs on the node, and returns how many
+// clients the kernel remembers. The Service gets no more than its share for its fifth port. Old and new clients of
+// another Service stay at their endpoints, also after a restart, and clients of the flooded Service get answers. nft
+// can list the ruleset. When the Service is removed, its clients are too.
 func Spoofed(t *testing.T, open Open, remembered func() (int, error)) {
 	const many, share, lasts = 5000, 256, 3 * time.Hour
 	r := sixRig(t, newSuite(t, open))
 	victim := web("victim", "10.96.0.70:80", api.TCP, 0, 1, 2, 3, 4, 5)
 	all := []*service.Frontend{victim}
-	for i := range 5 { // the fifth port has the smaller share
+	for i := range 5 { // the fifth port has a smaller share
 		f := web("tenant", fmt.Sprintf("10.96.0.1:%d", 91+i), api.TCP, 0, 1, 2, 3, 4, 5)
 		f.Service.Port = fmt.Sprint("port-", i)
 		all = append(all, f)

@@ -17,28 +17,28 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// A Datapath is one whose writes to the kernel can be made to fail, which tests need and the contract
-// does not have. f is called before each write; an error of f is the write's. Nil ends it.
+// A Datapath is a datapath whose writes to the kernel can fail on request. FailWrites makes each write call f first,
+// and fail with its error. Nil ends that.
 type Datapath interface {
 	datapath.Datapath
 	FailWrites(f func() error)
 }
 
-// Open makes a new instance of the datapath, as a process does that starts.
+// Open returns a new instance of the datapath, like a process that starts.
 type Open func(t testing.TB) Datapath
 
-// A suite is the suite, for one datapath and of some size.
+// A suite is the suite for one datapath, of some size.
 type suite struct {
 	open        Open
-	services    int               // in a large table
-	changes     int               // of tables, where many follow each other
-	patience    time.Duration     // with an answer that must come; see testnet.Patience for others
-	unsupported map[string]string // what the datapath cannot do, from differences.go
+	services    int               // number of Services in a large table
+	changes     int               // number of tables in a sequence
+	patience    time.Duration     // for an answer that must come; testnet.Patience is for others
+	unsupported map[string]string // the datapath's exemptions, from differences.go
 	offers      service.Algorithms
 }
 
-// parallel is how many parts and scenarios run at a time: on two cores more of them
-// would only starve each other, and an answer that is late looks like none.
+// parallel is how many parts and scenarios run at a time. On two cores more would delay each other, and a late answer
+// looks like none.
 const parallel = 3
 
 // Run runs the suite. It takes about 20 seconds on two cores.
@@ -47,8 +47,7 @@ func Run(t *testing.T, open Open) {
 	s.run(t)
 }
 
-// RunScenarios runs the scenarios and what is counted, for a second variant of a
-// mechanism that has passed the suite.
+// RunScenarios runs the scenarios and part counted, for a second variant of a mechanism that passes the whole suite.
 func RunScenarios(t *testing.T, open Open) {
 	s := newSuite(t, open)
 	s.scenarios(t, s.slots())
@@ -99,7 +98,7 @@ func parts() []part {
 	}
 }
 
-// slots bounds what runs at a time: take one by sending, give it back by receiving.
+// slots bounds the tests at a time. Send to take a slot, receive to give it back.
 func (s suite) slots() chan struct{} { return make(chan struct{}, parallel) }
 
 func (s suite) run(t *testing.T) {
@@ -121,8 +120,7 @@ func (s suite) run(t *testing.T) {
 	}
 }
 
-// scenarios looks at every scenario of the policy: the packets it names, and then one
-// from everywhere to everything in its table.
+// scenarios runs every scenario: the packets that it names, and a packet from each place to each frontend of its table.
 func (s suite) scenarios(t *testing.T, slots chan struct{}) {
 	all, err := load()
 	if err != nil {
@@ -147,7 +145,7 @@ func (s suite) scenarios(t *testing.T, slots chan struct{}) {
 	}
 }
 
-// load reads the policy's scenarios.
+// load reads the scenarios of package service.
 func load() ([]*scenario.Scenario, error) {
 	dir, err := scenario.Dir()
 	if err != nil {
@@ -166,7 +164,7 @@ func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
 	for _, p := range one.Packets {
 		got, ok := scenario.Predict(carried, p)
 		if ok && (p.Agrees(got) || !slices.Contains(r.dp.Info().Capabilities.Protocols, p.Proto)) {
-			p.Want = got // says the source too
+			p.Want = got // has the source too
 		}
 		packets = append(packets, p)
 	}
@@ -185,8 +183,7 @@ func report(t testing.TB, err error) {
 	}
 }
 
-// checkSynced checks that the kernel has what was synced, and that syncing it again writes
-// nothing.
+// checkSynced checks that the kernel has the synced table, and that a second Sync writes nothing.
 func (r *rig) checkSynced(want *service.Table) error {
 	return r.node.Do(func() error {
 		got, err := r.dp.Adopt(context.Background())
@@ -207,7 +204,7 @@ func (r *rig) checkSynced(want *service.Table) error {
 	})
 }
 
-// supportedPart is a table as the datapath can carry it: ports of other protocols are rejected.
+// supportedPart returns the table that the datapath can carry: it rejects ports of other protocols.
 func (r *rig) supportedPart(t *service.Table) *service.Table {
 	protocols := r.dp.Info().Capabilities.Protocols
 	route := func(was *service.Route) *service.Route {
@@ -227,13 +224,13 @@ func (r *rig) supportedPart(t *service.Table) *service.Table {
 	return service.NewTable(t.Settings, all)
 }
 
-// restart checks that a new instance adopts what is there.
+// restart checks that a new instance adopts the kernel's state.
 func (r *rig) restart(want *service.Table) error {
 	r.reopen()
 	if err := r.checkSynced(want); err != nil {
 		return fmt.Errorf("a new instance: %w", err)
 	}
-	// One that syncs before anything else, as the agent does.
+	// A new instance that syncs first, like the agent.
 	r.reopen()
 	stats, err := r.syncStats(want)
 	if err == nil && stats.Frontends+stats.Added+stats.Deleted > 0 {
@@ -242,7 +239,7 @@ func (r *rig) restart(want *service.Table) error {
 	return err
 }
 
-// compareTables compares two tables as a datapath sees them.
+// compareTables compares the parts of two tables that a datapath reads.
 func compareTables(want, got *service.Table) error {
 	var errs []error
 	for i, c := range service.Diff(want, got) {
@@ -266,7 +263,7 @@ func describe(f *service.Frontend) string {
 		f.Internal.Action, f.Internal.Masquerade, f.Internal.Endpoints, f.External.Action, f.External.Masquerade, f.External.Endpoints)
 }
 
-// objects generates random objects that the datapath can serve.
+// objects returns a generator of random objects that the datapath can serve.
 func (s suite) objects(rng *rand.Rand) *scenario.Random {
 	gen := scenario.NewRandom(rng)
 	gen.NoAffinity, gen.NoWeights, gen.Algorithms = s.unsupported["affinity"] != "", s.unsupported["weights"] != "", s.offers

@@ -17,14 +17,12 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// longestOutage is how long new connections may be refused while one datapath takes over
-// from another.
+// longestOutage is how long new connections may be refused while one datapath takes over from another.
 const longestOutage = time.Second
 
-// Switch walks over every ordered pair of modes on one node, under load. At each step the
-// next one syncs the same table and the one before goes, as package takeover does it. No
-// connection and no UDP flow is lost, no client is refused for longer than a second, and
-// nothing of the old mode is left.
+// Switch switches between modes on one node, under load, over every ordered pair. Each time the next mode syncs the
+// table, and then the one before is removed, as in package takeover. No connection and no UDP flow ends, no client is
+// refused for longer than a second, and no trace of the old mode is left.
 func Switch(t *testing.T, modes map[string]Open) {
 	names := slices.Sorted(maps.Keys(modes))
 	if len(names) < 2 {
@@ -46,21 +44,21 @@ func Switch(t *testing.T, modes map[string]Open) {
 	}
 }
 
-// keepFlows makes UDP flows stay however long the walk takes: one that ended by itself was
-// not lost. In virtual time a minute passes in a moment in which all wait.
+// keepFlows makes UDP flows live longer than the test: a flow that ends by its timeout was not lost. In virtual time a
+// minute passes in a moment in which all wait.
 func (w *walk) keepFlows() {
 	for _, flows := range []string{"udp_timeout", "udp_timeout_stream"} {
 		report(w.t, w.rig.node.Sysctl("netfilter/nf_conntrack_"+flows, "36000"))
 	}
 }
 
-// tour visits every ordered pair of names once, beginning with the first.
+// tour returns a tour over every ordered pair of names, beginning with the first.
 func tour(names []string) (all []string) {
 	left := map[string][]string{}
 	for _, n := range names {
 		left[n] = slices.DeleteFunc(slices.Clone(names), func(o string) bool { return o == n })
 	}
-	// Hierholzer's algorithm: go on until stuck, and insert what was missed.
+	// Hierholzer's algorithm: continue until stuck, and insert the missed pairs.
 	stack := []string{names[0]}
 	for len(stack) > 0 {
 		at := stack[len(stack)-1]
@@ -90,7 +88,7 @@ type openConn struct {
 	at   netip.AddrPort
 }
 
-// openConns opens a connection and a flow from everywhere.
+// openConns opens a connection and a flow from every place.
 func (w *walk) openConns(mode string) (all []*openConn) {
 	w.t.Helper()
 	world := &scenario.World
@@ -140,7 +138,7 @@ func (w *walk) switchTo(name string, open Open) {
 	if done {
 		w.conns = append(w.conns, own...)
 	} else {
-		// What the old one carries itself needs it until it ends.
+		// Connections that the old datapath carries itself need it until they end.
 		for _, c := range own {
 			c.Close()
 		}
@@ -168,12 +166,11 @@ func (w *walk) drain(dp Datapath) (done bool, err error) {
 	return done, err
 }
 
-// drainTime is how long an old mode may take to see that its connections have ended. It
-// cannot see that of UDP flows, which end by their time.
+// drainTime is how long the old mode may take to notice that its connections have ended. It does not notice the end of
+// UDP flows, which end by timeout.
 const drainTime = 3 * time.Second
 
-// drained waits until the old mode says that it is not needed any more, or cleans it up when
-// only UDP flows can be left.
+// drained waits until Drain of the old mode is done. If only UDP flows can be left, it cleans the mode up.
 func (w *walk) drained(when string, dp Datapath) {
 	w.t.Helper()
 	until := time.Now().Add(drainTime)
@@ -189,12 +186,11 @@ func (w *walk) drained(when string, dp Datapath) {
 			report(w.t, w.rig.node.Do(func() error { return dp.Cleanup(context.Background()) }))
 			return
 		}
-		time.Sleep(100 * time.Millisecond) // between two looks at a condition
+		time.Sleep(100 * time.Millisecond) // poll
 	}
 }
 
-// load makes new connections all the time, until the returned function is called, which
-// says whether any were refused for too long.
+// load opens new connections until stop is called. stop reports whether any were refused for too long.
 func (w *walk) load() (stop func() error) {
 	done := make(chan struct{})
 	var wait sync.WaitGroup
@@ -213,8 +209,8 @@ func (w *walk) load() (stop func() error) {
 	return stop
 }
 
-// knock connects again and again. A machine that is busy may answer late; what counts is
-// how long the answers are refusals. One alone is a moment, however late it comes.
+// knock connects again and again. A busy machine may answer late, so only the time of refusals in a row counts. One
+// refusal alone counts as a moment.
 func (w *walk) knock(place scenario.Place, done chan struct{}) error {
 	client := w.rig.hosts[place.V4]
 	var since time.Time
@@ -250,9 +246,9 @@ func (w *walk) knock(place scenario.Place, done chan struct{}) error {
 	}
 }
 
-// SwitchKeepsClients switches between two modes and back, with the algorithms that choose
-// by an address: each client stays at its endpoint, though nothing remembers it. The
-// kernel's hash and its map of nftables, and what userspace computes, must be the same.
+// SwitchKeepsClients switches between two modes and back, with the algorithms that choose by an address. Each client
+// stays at its endpoint, although neither mode remembers it. So nftables' hash and map in the kernel must equal those
+// that userspace computes.
 func SwitchKeepsClients(t *testing.T, modes map[string]Open, from, to string) {
 	by := []service.Algorithm{service.Maglev, service.SourceHash, service.DestHash}
 	fronts := []*service.Frontend{

@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
-// A faultySwitch is a switch from one mode to another and back that fails at some step, again
-// and again. Connections made before the first try stay to the end.
+// A faultySwitch switches from one mode to another and back, again and again, and fails each time at another step.
+// Connections from before the first try stay open to the end.
 type faultySwitch struct {
 	*walk
 	modes    map[string]Open
@@ -21,10 +21,10 @@ type faultySwitch struct {
 	programs *childfault.Programs
 }
 
-// SwitchFaults switches from one mode to another and back under load, which fails: a program at its
-// system calls, a write of the agent, or the agent between the new rules and the removal of
-// the old ones. After each failure established connections go on, new ones are answered, and
-// the next process finishes the switch, with nothing left of the old mode.
+// SwitchFaults switches from one mode to another and back under load, with a fault each time: a program fails at a
+// system call, a write of the agent fails, or the agent ends between the new rules and the removal of the old ones.
+// After each fault established connections continue, and new ones get answers. The next process finishes the switch,
+// and no trace of the old mode is left.
 func SwitchFaults(t *testing.T, modes map[string]Open, from, to string) {
 	w := &walk{t: t, table: tableOf(
 		web("a", "10.96.0.1:80", api.TCP, 0, 1, 2), web("a", "10.96.0.1:80", api.UDP, 0, 1, 2),
@@ -49,7 +49,7 @@ func SwitchFaults(t *testing.T, modes map[string]Open, from, to string) {
 	}
 }
 
-// runAll tries all faults, in turns there and back.
+// runAll tries all faults, alternately in both directions.
 func (s *faultySwitch) runAll() {
 	var tries [2][]func()
 	for way := range tries {
@@ -58,7 +58,7 @@ func (s *faultySwitch) runAll() {
 	}
 	for len(tries[0])+len(tries[1]) > 0 {
 		for way := range tries {
-			if len(tries[way]) == 0 { // go there without a fault
+			if len(tries[way]) == 0 { // switch without a fault
 				report(s.t, s.run(context.Background(), nil))
 			} else {
 				tries[way][0]()
@@ -69,7 +69,7 @@ func (s *faultySwitch) runAll() {
 	}
 }
 
-// cases switches without a fault, and returns functions that switch with one.
+// cases switches without a fault, to count the steps. It returns a function for each fault.
 func (s *faultySwitch) cases() (all []func()) {
 	writes := 0
 	s.programs.Arm(0, childfault.KilledBefore)
@@ -101,7 +101,7 @@ func (s *faultySwitch) programFault(name string, step int, f childfault.Fault) {
 	s.finish(name)
 }
 
-// writeFault makes all writes fail after the first ones, as if the process ended there.
+// writeFault makes all writes after the first ones fail, as if the process ended there.
 func (s *faultySwitch) writeFault(after int) {
 	s.t.Helper()
 	n, fault := 0, errors.New("injected fault")
@@ -137,7 +137,7 @@ func (s *faultySwitch) run(ctx context.Context, f func() error) error {
 	})
 }
 
-// finish checks what packets meet after a fault, and finishes the switch in another process.
+// finish checks the traffic after a fault, and finishes the switch in another process.
 func (s *faultySwitch) finish(fault string) {
 	s.t.Helper()
 	name := fmt.Sprintf("%s to %s, %s", s.from, s.to, fault)
@@ -163,7 +163,7 @@ func (s *faultySwitch) checkTraffic(when string) {
 	}
 }
 
-// checkEmpty checks that nothing is left of a mode.
+// checkEmpty checks that no rules of a mode are left.
 func (s *faultySwitch) checkEmpty(when, mode string) {
 	s.t.Helper()
 	dp := s.modes[mode](s.t)

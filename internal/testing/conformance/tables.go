@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// pods are the endpoints of all random tables.
+// pods returns the endpoints of all random tables.
 func pods(r *scenario.Random) map[service.Key]string {
 	all := map[service.Key]string{}
 	for i := range r.Pods {
@@ -30,7 +30,7 @@ func pods(r *scenario.Random) map[service.Key]string {
 	return all
 }
 
-// empty: a datapath in a namespace that it has never seen.
+// empty: a datapath starts in a namespace without its rules.
 func (s suite) empty(t testing.TB) {
 	r := newRig(t, s, "node-1", nil)
 	zero := &service.Table{}
@@ -46,7 +46,7 @@ func (s suite) empty(t testing.TB) {
 	report(t, r.restart(zero))
 }
 
-// random: one table after the other, held against the kernel after each.
+// random: random tables follow each other, and each is compared with the kernel.
 func (s suite) random(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
@@ -82,7 +82,7 @@ func (s suite) random(t testing.TB) {
 	}
 }
 
-// sample takes n packets; few of them are to be dropped, for those take long.
+// sample returns n packets. Few of them are to be dropped, because those take long.
 func sample(rng *rand.Rand, all []scenario.Packet, n int) []scenario.Packet {
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	var out []scenario.Packet
@@ -100,8 +100,8 @@ func sample(rng *rand.Rand, all []scenario.Packet, n int) []scenario.Packet {
 	return out
 }
 
-// large: more frontends than fit into one message to the kernel, all at once, half of
-// them changed, and gone again.
+// large: a table with more frontends than fit into one message to the kernel is added at once, changed by half, and
+// removed.
 func (s suite) large(t testing.TB) {
 	r := newRig(t, s, "node-1", nil)
 	settings := service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
@@ -141,8 +141,7 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Node)
 	return s, []*service.Slice{four}, service.Node{Name: "node-1", Settings: service.Settings{PodInterfaces: []string{"veth*"}}}
 }
 
-// adopt: a new instance finds what another left for another table, and writes what
-// differs: less than the whole, and the result is the same.
+// adopt: a new instance finds the rules of another table. It writes only the difference, with an equal result.
 func (s suite) adopt(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)

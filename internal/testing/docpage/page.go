@@ -1,13 +1,13 @@
-// Package page compares what programs print with the blocks of the documentation that show it.
+// Package page compares the output of programs with the blocks of the documentation that show it.
 //
-//	<!-- golden: PACKAGE TEST -->   of PACKAGE, TEST calls Check with the page, COMMAND and what it printed
+//	<!-- golden: PACKAGE TEST -->   of PACKAGE, TEST calls Check with the page, COMMAND and its output
 //	```
 //	$ COMMAND
 //	OUTPUT
 //	```
 //
-// It promises that a block and the output differ in nothing but what is another at each run (Stable), and in what
-// the page leaves out: "…" alone on a line stands for any lines, elsewhere for any text of its line.
+// A block may differ from the output only in texts that change at each run (Stable), and where the page has "…". Alone on a
+// line "…" stands for any lines, elsewhere for any text of its line.
 package docpage
 
 import (
@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// Check fails the test unless a page, which is a file, shows the output behind a command.
+// Check fails the test unless a file, the page, shows the output after the command.
 func Check(t testing.TB, file, command, output string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func compare(text, command, output string) error {
 	return nil
 }
 
-// pattern matches what a block shows.
+// pattern returns the pattern of a block.
 func pattern(block string) *regexp.Regexp {
 	var re strings.Builder
 	for line := range strings.Lines(block) {
@@ -55,7 +55,7 @@ func pattern(block string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + re.String() + `$`)
 }
 
-// unstable is what is another at each run, and what stands for it.
+// unstable has texts that change at each run, with their replacements.
 var unstable = []struct {
 	what *regexp.Regexp
 	text string
@@ -71,11 +71,11 @@ var unstable = []struct {
 	{regexp.MustCompile(`10\.244\.\d+\.\d+(/24)?\b`), "10.244.x.x$1"},
 	{regexp.MustCompile(`10\.244\.x\.x/16`), "10.244.0.0/16"},
 	{regexp.MustCompile(`10\.244\.x\.x:\d{5}->`), "10.244.x.x:PORT->"},
-	{regexp.MustCompile(`(\S)  +`), "$1  "}, // columns are as wide as what is in them
+	{regexp.MustCompile(`(\S)  +`), "$1  "}, // the width of a column depends on its texts
 	{regexp.MustCompile(`(?m) +$`), ""},
 }
 
-// Stable is an output without what is another at each run: versions, times, the names and addresses of pods, the
+// Stable replaces the texts of an output that change at each run: versions, times, names and addresses of pods, and the
 // width of columns.
 func Stable(text string) string {
 	for _, u := range unstable {

@@ -46,7 +46,7 @@ func (w *World) clusterPolicy(name string) *networkpolicy.ClusterPolicy {
 	return p
 }
 
-// somePods are those that a ClusterNetworkPolicy selects: often all.
+// somePods returns the pods that a ClusterNetworkPolicy selects: often all pods.
 func (w *World) somePods() (p networkpolicy.Peer) {
 	namespaces := w.selector()
 	if p.Namespaces = &namespaces; w.IntN(2) == 0 {
@@ -89,7 +89,7 @@ func (w *World) clusterRule(d networkpolicy.Direction) networkpolicy.ClusterRule
 		switch w.IntN(5) {
 		case 0:
 			if !named {
-				continue // the API server refuses it: neither nodes nor networks have any
+				continue // the API server refuses named ports for peers that are nodes or networks
 			}
 			p.Name = pick(w, "http", "dns")
 			for _, p.Proto = range []api.Proto{api.TCP, api.UDP, api.SCTP} {
@@ -108,9 +108,9 @@ func (w *World) clusterRule(d networkpolicy.Direction) networkpolicy.ClusterRule
 		r.Ports = append(r.Ports, p)
 	}
 	switch w.IntN(20) {
-	case 0: // what a Deny becomes that has a peer of another release of the API
+	case 0: // a Deny with a peer of another release of the API
 		r.Action, r.Rule = networkpolicy.Deny, networkpolicy.Rule{}
-	case 1: // and an Accept
+	case 1: // an Accept with one
 		r.Action, r.Rule = networkpolicy.Accept, networkpolicy.Rule{NoPeer: true}
 	}
 	return r

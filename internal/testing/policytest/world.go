@@ -1,10 +1,9 @@
-// Package policytest makes random clusters of pods, namespaces and NetworkPolicies, for the tests
-// of whatever decides about them: the compiler, the kernel, and another program as an oracle.
+// Package policytest makes random clusters of pods, namespaces and NetworkPolicies. The tests of the compiler, of the
+// kernel's rules, and of other programs that serve as an oracle use them.
 //
 //	World ── Step ──→ Pods, Namespaces, Policies ──→ what is tested
 //
-// The vocabulary is small, so that selectors, blocks and names of ports meet. It promises that
-// the same seed makes the same clusters.
+// The vocabulary is small, so that selectors, blocks and port names match often. The clusters depend only on the seed.
 package policytest
 
 import (
@@ -19,16 +18,16 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-// A World makes random objects out of a small vocabulary, so that they meet.
+// A World makes random objects from a small vocabulary, so that they match often.
 type World struct {
 	*rand.Rand
 	networkpolicy.Cluster
-	// Addrs are those that pods and blocks have, and FirstPort is the lowest port.
+	// Addrs are the addresses of pods and blocks. FirstPort is the lowest port.
 	Addrs     []netip.Addr
 	FirstPort uint16
-	// Place, if it is set, says where a pod is. A pod without addresses is not made.
+	// Place says where a pod is. A pod without addresses is not made. It may be nil.
 	Place func(pod api.Name) (node string, addrs []netip.Addr)
-	// Tiers: there are ClusterNetworkPolicies and nodes too.
+	// Tiers adds ClusterNetworkPolicies and nodes.
 	Tiers  bool
 	serial int
 }
@@ -64,10 +63,10 @@ func (w *World) selector() api.Selector {
 
 func (w *World) namespace() string { return pick(w, "x", "y", "z") }
 
-// Addr returns one of the addresses that the world knows.
+// Addr returns one of the world's addresses.
 func (w *World) Addr() netip.Addr { return pick(w, w.Addrs...) }
 
-// someAddrs are those of a world that nobody gave any.
+// someAddrs are the default addresses.
 func someAddrs() (all []netip.Addr) {
 	for n := range byte(12) {
 		all = append(all, netip.AddrFrom4([4]byte{10, 0, n / 4, n % 4}), netip.MustParseAddr(fmt.Sprintf("fd00::%d:%d", n/4, n%4)))
@@ -157,7 +156,7 @@ func (w *World) pod(name api.Name) *api.Pod {
 	return p
 }
 
-// freeAddrs are up to two that no other pod has.
+// freeAddrs returns up to two addresses that no other pod has.
 func (w *World) freeAddrs(name api.Name) (free []netip.Addr) {
 	for range w.IntN(3) {
 		a := w.Addr()
@@ -172,7 +171,7 @@ func (w *World) freeAddrs(name api.Name) (free []netip.Addr) {
 	return free
 }
 
-// Compiler returns a Compiler for a node that begins with a cluster.
+// Compiler returns a Compiler for a node that starts now, with the present objects.
 func Compiler(node string, all *networkpolicy.Cluster) *networkpolicy.Compiler {
 	c := networkpolicy.New(node)
 	for _, n := range slices.SortedFunc(maps.Keys(all.Policies), api.Name.Compare) {
@@ -230,7 +229,7 @@ func (w *World) Step(to ...*networkpolicy.Compiler) {
 	}
 }
 
-// Peering is a packet as one of its ends sees it, and that end's pod; nil: it has none.
+// Peering returns a packet as one of its ends sees it, and the pod of that end. The pod is nil if the end is no pod.
 func (w *World) Peering(p networkpolicy.Packet, d networkpolicy.Direction) *networkpolicy.Peering {
 	local, peer := p.Src, p.Dst
 	if d == networkpolicy.Ingress {

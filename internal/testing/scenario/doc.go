@@ -1,19 +1,18 @@
-// Package scenario reads the one format in which tests say what a Service does:
-// Kubernetes YAML in, a table and the way of packets out. The tests of the policy, of
-// the order of events and of every datapath read the same files.
+// Package scenario reads scenarios: the format in which tests describe the behaviour of Services. The input is Kubernetes
+// YAML, and the expected output is a table and the way of packets. The tests of the policy, of the order of events and of
+// every datapath read these files.
 //
 //	file.txtar ─ Load ─→ Scenario ─┬─ Table ─────────→ golden text (internal/service)
 //	                               ├─ Orders, State ─→ the same Table, whatever the order
 //	                               └─ Packets ─┬─ Predict(Table) ─→ agree? (internal/service)
 //	                                           └─ real packets ───→ agree? (datapath/conformance)
 //
-// It hides the format and the conversion of YAML. It promises that a file with a
-// misspelled word, an unknown field or a packet from nowhere is an error, for a test
-// that is silently left out holds nothing.
+// A misspelled word, an unknown field or a packet from an unknown place is an error, because a test that is silently left
+// out proves nothing.
 //
 // # The format
 //
-// A txtar archive. Its comment is one directive a line; "#" starts a comment:
+// A scenario is a txtar archive. The archive's comment has one directive a line. "#" starts a comment:
 //
 //	node node-1 zone=a          the node that the table is for; "node node-1" if it has no zone
 //	detect 10.244.0.0/16 …      Settings.Pods; without it no client counts as a pod
@@ -34,9 +33,8 @@
 //	                            the node's address I, which may be missing; it leads to M
 //	packet from=F to=T -> W     a packet and what becomes of it
 //
-// F is the client: pod (a pod on the node that is no endpoint), pod-remote (one on the
-// other node), node (the node itself), peer (the other node), outside, or the address of
-// an endpoint. Their addresses are in World.
+// F is the client: the address of an endpoint, or a place. Places are pod and pod-remote (a pod on the node and on the
+// other node that is no endpoint), node (the node itself), peer (the other node) and outside. World has their addresses.
 //
 // T is ADDRESS:PORT/PROTO, with proto tcp, udp or sctp. The address is a literal, or
 // the node's name for its IPv4 and [name] for its IPv6 address.
@@ -46,8 +44,8 @@
 //	-> 10.244.2.5:8080 source=client
 //	-> one-of 10.244.1.5:8080(node) 10.244.2.5:8080 source=client
 //
-// source is the address that an endpoint sees: the client's own or, after masquerading,
-// the node's. In brackets it is said for one endpoint.
+// source is the address that an endpoint sees: the client's own or, after masquerading, the node's. A source in brackets
+// is the source for one endpoint.
 //
 // The files are
 //
@@ -56,5 +54,5 @@
 //	problems       golden, optional: Entry.Problems, a line each
 //	explain        golden, where the file is there: command/inspect writes the service.Report of every Service
 //
-// "go test -update" in internal/service writes the golden ones.
+// "go test -update" in internal/service writes the golden files.
 package scenario

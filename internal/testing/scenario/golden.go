@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Golden compares a text for each scenario of the policy with a file in testdata, named
-// like the scenario with a suffix, and reports files that belong to no scenario. update
-// writes the files instead. It shows what a change of a renderer does to the kernel.
+// Golden compares a text for each scenario with a file in testdata. The name of the file is the scenario's with a
+// suffix. Golden also reports files without a scenario. If update is set, it writes the files. So a review shows how a
+// change of a renderer changes the kernel's objects.
 func Golden(t testing.TB, suffix string, update bool, text func(*Scenario) (string, error)) {
 	t.Helper()
 	dir, err := Dir()
@@ -41,7 +41,7 @@ func Golden(t testing.TB, suffix string, update bool, text func(*Scenario) (stri
 	}
 }
 
-// CompareFile compares a text with a file, or writes it.
+// CompareFile compares a text with a file, or writes the file.
 func CompareFile(t testing.TB, file, got string, update bool) {
 	t.Helper()
 	want, err := os.ReadFile(file)

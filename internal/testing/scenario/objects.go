@@ -15,8 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// convert reads Kubernetes objects as the agent would get them from the API server,
-// through the same converters. Objects without a namespace are in "default".
+// convert reads Kubernetes objects with the agent's converters. Objects without a namespace are in "default".
 func convert(text string) (svcs []*service.Service, eps []*service.Slice, err error) {
 	var services []*corev1.Service
 	var pods []*corev1.Pod
@@ -64,7 +63,7 @@ func convert(text string) (svcs []*service.Service, eps []*service.Slice, err er
 	return svcs, eps, nil
 }
 
-// weigh gives the slices of a Service the weights of its pods, as the controller does.
+// weigh adds the weights of pods to the slices of their Service, as the controller does.
 func weigh(svc *corev1.Service, eps []*service.Slice, pods []*corev1.Pod) {
 	weights := map[string]*kube.PodWeight{} // by address
 	for _, p := range pods {

@@ -10,9 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Orders yields many ways in which the scenario's objects may come to be, each with
-// its name: in every sequence the last word about every object is the same, so that
-// the last table must be.
+// Orders yields sequences of events that create the scenario's objects, each with a name. The last event of each object
+// is equal in all sequences, so the last table must be equal too.
 func (s *Scenario) Orders(rng *rand.Rand) iter.Seq2[string, []Event] {
 	base := s.events()
 	return func(yield func(string, []Event) bool) {
@@ -28,7 +27,7 @@ func (s *Scenario) Orders(rng *rand.Rand) iter.Seq2[string, []Event] {
 	}
 }
 
-// events are the objects as they stand in the file.
+// events returns the objects as they are in the file.
 func (s *Scenario) events() []Event {
 	var out []Event
 	for _, svc := range s.Services {
@@ -60,13 +59,13 @@ func permutations(base []Event, rng *rand.Rand) iter.Seq2[string, []Event] {
 	}
 }
 
-// A history is what may happen to the objects on the way to their last state.
+// A history is a sequence of events of objects before their last state.
 type history struct {
 	name   string
 	expand func([]Event) []Event
 }
 
-// histories are a list and not a map: the same rng must make the same sequences.
+// histories is a list and not a map, so that a rng with a fixed seed makes fixed sequences.
 func (s *Scenario) histories(rng *rand.Rand) []history {
 	each := func(f func(Event) []Event) func([]Event) []Event {
 		return func(events []Event) []Event {
@@ -105,7 +104,7 @@ func flushEach(events []Event) []Event {
 	return out
 }
 
-// deletion is the deletion of the event's object.
+// deletion returns the deletion of the event's object.
 func (e Event) deletion() Event {
 	if e.Service != nil {
 		return Event{GoneService: e.Service.Name}
@@ -116,7 +115,7 @@ func (e Event) deletion() Event {
 	return Event{GoneSlice: e.Slice.Name}
 }
 
-// emptied is the same object with nothing in it.
+// emptied returns the object without its content.
 func (e Event) emptied() Event {
 	if e.Service != nil {
 		return Event{Service: &service.Service{Name: e.Service.Name, Created: e.Service.Created}}
@@ -127,8 +126,8 @@ func (e Event) emptied() Event {
 	return Event{Slice: &service.Slice{Name: e.Slice.Name, Service: e.Slice.Service}}
 }
 
-// altered is the same object as it might have been before: its ports and endpoints
-// shuffled and cut, its ports and conditions changed.
+// altered returns the object in a possible earlier state: its ports and endpoints are shuffled and cut, and its ports
+// and conditions changed.
 func (e Event) altered(rng *rand.Rand) Event {
 	if e.Service != nil {
 		o := *e.Service

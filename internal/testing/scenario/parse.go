@@ -126,8 +126,7 @@ func (s *Scenario) balance(f []string) error {
 	return nil
 }
 
-// hostPort reads "POD ADDRESS[,ADDRESS] [HOSTIP:]PORT/PROTO -> PORT": ports of one pod stand
-// in lines behind one another.
+// hostPort reads "POD ADDRESS[,ADDRESS] [HOSTIP:]PORT/PROTO -> PORT". Lines of one pod follow each other.
 func (s *Scenario) hostPort(f []string) error {
 	if len(f) != 5 || f[3] != "->" {
 		return fmt.Errorf("hostport: want POD ADDRESS[,ADDRESS] [HOSTIP:]PORT/PROTO -> PORT")
@@ -233,7 +232,7 @@ func (s *Scenario) from(p *Packet, name string) error {
 	return fmt.Errorf("from: no slice has the endpoint %v", addr)
 }
 
-// outcome reads what is written behind the arrow.
+// outcome reads the part after the arrow.
 func outcome(f []string) (Outcome, error) {
 	switch {
 	case slices.Equal(f, []string{"drop"}):
@@ -277,7 +276,7 @@ func outcome(f []string) (Outcome, error) {
 	return o, nil
 }
 
-// check finds what no single line shows.
+// check finds mistakes that no single line shows.
 func (s *Scenario) check() error {
 	known := s.Endpoints()
 	for _, p := range s.Packets {
@@ -307,7 +306,7 @@ func addrs(texts []string) (service.AddrSet, error) {
 	return service.NewAddrSet(all...), nil
 }
 
-// parseAll parses each text; there must be one.
+// parseAll parses each text. An empty list is an error.
 func parseAll[V any](texts []string, what string, parse func(string) (V, error)) (all []V, err error) {
 	if len(texts) == 0 {
 		return nil, fmt.Errorf("want one or more %s", what)
@@ -322,7 +321,7 @@ func parseAll[V any](texts []string, what string, parse func(string) (V, error))
 	return all, nil
 }
 
-// primary is what nodePortAddresses "primary" stands for.
+// primary returns the prefixes that nodePortAddresses "primary" stands for.
 func primary() []netip.Prefix {
 	n := World.Node
 	return []netip.Prefix{netip.PrefixFrom(n.V4, 32), netip.PrefixFrom(n.V6, 128)}

@@ -10,28 +10,28 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Packet is the first packet of a flow, and what is expected to become of it.
+// A Packet is the first packet of a flow, with its expected outcome.
 type Packet struct {
-	Text  string // as written
+	Text  string // as in the file
 	From  From
 	To    netip.AddrPort
 	Proto api.Proto
 	Want  Outcome
 }
 
-// From is the client that sends a packet.
+// From is the client of a packet.
 type From struct {
 	Place string // the name of a Place, or an endpoint's address
 	Addr  netip.Addr
 }
 
-// Source is the client as an endpoint sees it.
+// Source is the kind of address that an endpoint sees.
 type Source uint8
 
-// The sources. AnySource is an expectation that says nothing.
+// The sources. AnySource expects nothing.
 const (
 	AnySource Source = iota
-	Client           // the client itself
+	Client           // the client's own address
 	Node             // an address of the node
 )
 
@@ -50,16 +50,14 @@ func (s *Source) parse(text string) error {
 	return nil
 }
 
-// An Outcome is what becomes of a packet.
+// An Outcome is the result of a packet.
 type Outcome struct {
 	Action  service.Action
 	Reaches []Reach // endpoints that may answer, sorted; empty unless Action is Forward
-	// Affinity says that a client always gets the same of them. A scenario does not say
-	// it; Predict does.
+	// Affinity says that a client always gets one of the endpoints. Scenarios do not set it; Predict does.
 	Affinity bool
-	// Subset says that a client may never reach some of them however often it tries: the
-	// algorithm is not by chance or by turns, or the chances are not the same. Predict
-	// says it.
+	// Subset says that a client may never reach some of the endpoints: the algorithm does not choose at random or in
+	// turns, or the chances are not equal. Predict sets it.
 	Subset bool
 }
 
@@ -73,7 +71,7 @@ func (o *Outcome) sort() {
 	slices.SortFunc(o.Reaches, func(a, b Reach) int { return a.Endpoint.Compare(b.Endpoint) })
 }
 
-// String returns it as in a scenario: "drop", "one-of 10.244.1.5:8080(client)".
+// String returns the outcome as in a scenario: "drop", "one-of 10.244.1.5:8080(client)".
 func (o Outcome) String() string {
 	if o.Action != service.Forward {
 		return o.Action.String()
@@ -85,20 +83,19 @@ func (o Outcome) String() string {
 	return strings.Join(words, " ")
 }
 
-// Agrees reports whether what happens is what was expected of p.
+// Agrees reports whether an outcome agrees with the expected outcome of p.
 func (p Packet) Agrees(got Outcome) bool {
 	return p.Want.Action == got.Action && slices.EqualFunc(p.Want.Reaches, got.Reaches, func(w, g Reach) bool {
 		if w.Endpoint != g.Endpoint {
 			return false
 		}
-		// The node's own packets show the node, masqueraded or not.
+		// The node's own packets have an address of the node, with or without masquerading.
 		return w.Source == AnySource || g.Source == AnySource || w.Source == g.Source || p.From.Place == World.Node.Name
 	})
 }
 
-// Predict says what the table means for a packet: slowly, with nothing but the words
-// of the model. It is the reference that datapaths are compared with. It returns false
-// if the table says nothing about the packet.
+// Predict returns the outcome of a packet under a table. It is the slow and obvious reference that datapaths are
+// compared with. It returns false if the table does not decide about the packet.
 func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	f := frontend(t, p)
 	switch {
@@ -109,7 +106,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	case f == nil && contains(t.Settings.ServiceCIDRs, p.To.Addr()):
 		return Outcome{Action: service.Drop}, true
 	case f == nil:
-		// An address of the node on which nothing listens refuses by itself.
+		// A port of the node without a listener refuses by itself.
 		return Outcome{Action: service.Reject}, ofNode(p.To.Addr())
 	}
 	isPod := contains(t.Settings.Pods, p.From.Addr) || len(t.Settings.PodInterfaces) > 0 && p.From.podHere(t)
@@ -129,8 +126,8 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		case isNode:
 			r.Source = Node
 		case ofNode(e.Addr.Addr()):
-			// It never leaves the node, so that some mechanisms cannot masquerade it;
-			// and its reply comes back anyhow.
+			// The packet never leaves the node. Some mechanisms cannot masquerade it, and its reply comes back in any
+			// case.
 			r.Source = AnySource
 		case hairpin || offCluster || route.Masquerade == service.MasqueradeAll:
 			r.Source = Node
@@ -141,8 +138,8 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	return out, true
 }
 
-// podHere reports whether a packet comes from a pod of the node, by an interface behind
-// which only pods are: an endpoint on the node, or the pod that is no endpoint.
+// podHere reports whether a packet comes from a pod of the node by a pod's interface: from an endpoint on the node, or
+// from the pod that is no endpoint.
 func (f From) podHere(t *service.Table) bool {
 	if f.Place == World.Pod.Name {
 		return true
@@ -159,8 +156,7 @@ func (f From) podHere(t *service.Table) bool {
 	return false
 }
 
-// Facts returns the packet as service.Lookup wants it, with what the node sees besides the
-// header.
+// Facts returns the packet for service.Lookup, with the facts that the node knows besides the header.
 func (p Packet) Facts(t *service.Table) service.Packet {
 	return service.Packet{
 		From: p.From.Addr, To: p.To, Proto: p.Proto,
@@ -169,8 +165,8 @@ func (p Packet) Facts(t *service.Table) service.Packet {
 	}
 }
 
-// frontend finds what answers at the packet's destination: an address of its own
-// before a NodePort.
+// frontend returns the frontend that answers at the packet's destination: a frontend of the address, or else a
+// NodePort.
 func frontend(t *service.Table, p Packet) *service.Frontend {
 	var nodePort *service.Frontend
 	for f := range t.Frontends() {
@@ -187,7 +183,7 @@ func frontend(t *service.Table, p Packet) *service.Frontend {
 	return nodePort
 }
 
-// isClusterIP reports whether an address belongs to a Service alone.
+// isClusterIP reports whether an address belongs only to a Service.
 func isClusterIP(t *service.Table, a netip.Addr) bool {
 	for f := range t.Frontends() {
 		if f.ClusterIP && f.Addr.Addr() == a {
@@ -197,7 +193,7 @@ func isClusterIP(t *service.Table, a netip.Addr) bool {
 	return false
 }
 
-// servesNodePorts: never on loopback addresses, whatever the settings say.
+// servesNodePorts reports whether an address serves NodePorts. Loopback addresses never do.
 func servesNodePorts(t *service.Table, a netip.Addr) bool {
 	return !a.IsLoopback() && contains(t.Settings.NodePorts, a)
 }

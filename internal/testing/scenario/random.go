@@ -11,24 +11,23 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Random makes events about a few Services with a few endpoints each: few, so that
-// they meet (in addresses, NodePorts, pods) far more often than real ones do. The same
-// rng makes the same events.
+// A Random generates events about a few Services with a few endpoints each. There are few, so they share addresses,
+// NodePorts and pods far more often than real ones. The events depend only on the rng.
 type Random struct {
 	NoAffinity bool // no Service has session affinity
 	NoWeights  bool // no Service asks for weights
-	// Algorithms are those that the node has; Services ask for others as well. Zero: no
-	// Service asks for any.
+	// Algorithms are the algorithms of the node. Services ask for others as well. If there are none, no Service asks
+	// for any.
 	Algorithms service.Algorithms
 	rng        *rand.Rand
-	// Services and Pods bound how many there are.
+	// Services and Pods bound the numbers of each.
 	Services, Pods int
 }
 
 // NewRandom returns a generator for 12 Services and 6 pods.
 func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, Pods: 6} }
 
-// Node returns a node that tables of the events may be compiled for.
+// Node returns a node for which tables of the events may be compiled.
 func (r *Random) Node() service.Node {
 	n := service.Node{Primary4: World.Node.V4, Primary6: World.Node.V6, Name: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
 	if r.Algorithms != 0 {
@@ -75,10 +74,10 @@ func (r *Random) sliceName(of api.Name) api.Name {
 	return api.Name{Namespace: of.Namespace, Name: fmt.Sprintf("%s-%d", of.Name, r.rng.IntN(3))}
 }
 
-// algorithms is how many there are.
+// algorithms is the number of algorithms.
 const algorithms = int(service.Maglev) + 1
 
-// ports are few, and two of them meet under different names.
+// ports is a short list. Two of its ports have one number and different names.
 var ports = []service.Port{
 	{Name: "http", Proto: api.TCP, Port: 80},
 	{Name: "web", Proto: api.TCP, Port: 80},
@@ -96,7 +95,7 @@ func (r *Random) service(n api.Name) *service.Service {
 		Name: n, Created: int64(r.rng.IntN(4)),
 		InternalLocal: r.rng.IntN(4) == 0, ExternalLocal: r.rng.IntN(3) == 0,
 	}
-	ip := 1 + r.rng.IntN(r.Services) // now and then that of another
+	ip := 1 + r.rng.IntN(r.Services) // sometimes the address of another Service
 	v4 := netip.AddrFrom4([4]byte{10, 96, 0, byte(ip)})
 	v6 := netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", ip))
 	svc.ClusterIPs = [][]netip.Addr{{v4}, {v6}, {v4, v6}, {v6, v4}, nil}[r.rng.IntN(5)]
@@ -130,8 +129,8 @@ func (r *Random) service(n api.Name) *service.Service {
 	return svc
 }
 
-// external is an address for clients outside the cluster: of a few, so that Services claim
-// the same ones; now and then one that is a ClusterIP, or the node's own.
+// external returns an address for clients outside the cluster. It chooses from few addresses, so that Services claim
+// equal ones. Sometimes it is a ClusterIP, or an address of the node.
 func (r *Random) external() netip.Addr {
 	n := 1 + r.rng.IntN(4)
 	is4 := r.rng.IntN(2) == 0
@@ -148,7 +147,7 @@ func (r *Random) external() netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("2001:db8:9::%d", n))
 }
 
-// PodAddr is the address of a pod, and the node that it is on.
+// PodAddr returns the address of a pod, and its node.
 func PodAddr(i int, is4 bool) (netip.Addr, string) {
 	node := 1 + i%2
 	if is4 {
@@ -157,8 +156,7 @@ func PodAddr(i int, is4 bool) (netip.Addr, string) {
 	return netip.MustParseAddr(fmt.Sprintf("fd00:10:244:%d::%d", node, 5+i)), fmt.Sprintf("node-%d", node)
 }
 
-// PortOf is the number that a port has on pods; it differs with the slice, as a
-// targetPort by name may.
+// PortOf returns the number of a port on pods. It depends on the slice, as for a targetPort by name.
 func PortOf(p service.Port, slice int) uint16 { return 8000 + p.Port%1000 + uint16(slice) }
 
 func (r *Random) slice(of api.Name) *service.Slice {

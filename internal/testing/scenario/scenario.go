@@ -16,7 +16,7 @@ import (
 
 // A Scenario is one file.
 type Scenario struct {
-	Name     string // the file's, without directory and ".txtar"
+	Name     string // the name of the file without directory and ".txtar"
 	Node     service.Node
 	Packets  []Packet
 	Services []*service.Service
@@ -48,8 +48,7 @@ func Load(dir string) ([]*Scenario, error) {
 	return all, nil
 }
 
-// Dir returns the directory of the policy's scenarios, for a test in any package of
-// the module.
+// Dir returns the directory of the policy's scenarios, for tests in any package of the module.
 func Dir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -81,7 +80,7 @@ func read(path string) (*Scenario, error) {
 	return s, nil
 }
 
-// Table is the table that the scenario's objects make.
+// Table returns the table of the scenario's objects.
 func (s *Scenario) Table() *service.Table {
 	b := service.NewBuilder().Limit(s.Node.Limits)
 	for _, svc := range s.Services {
@@ -93,13 +92,13 @@ func (s *Scenario) Table() *service.Table {
 	return b.Table(s.Node.Settings)
 }
 
-// nodeAddrs are the addresses on which host ports are.
+// nodeAddrs returns the addresses of host ports.
 func nodeAddrs() service.AddrSet {
 	w := &World
 	return service.NewAddrSet(w.Node.V4, w.Node.V6, w.Extra.V4, w.Extra.V6)
 }
 
-// Offer returns the scenario for a node whose datapath has these algorithms only.
+// Offer returns the scenario for a node whose datapath offers only the given algorithms.
 func (s *Scenario) Offer(all service.Algorithms) *Scenario {
 	o := *s
 	o.Node = offer(o.Node, all)
@@ -125,7 +124,7 @@ func (s *Scenario) SlicesOf(n api.Name) []*service.Slice {
 	return out
 }
 
-// Golden returns a file of the scenario, and whether there is one.
+// Golden returns a file of the scenario. ok is false if there is none.
 func (s *Scenario) Golden(name string) (string, bool) {
 	for _, f := range s.archive.Files {
 		if f.Name == name {
@@ -157,8 +156,8 @@ func (s *Scenario) Update(name, text string) error {
 	return nil
 }
 
-// Endpoints returns all addresses and ports that the scenario's slices and host ports name,
-// each once, and the node that each is on ("" if the slice does not say).
+// Endpoints returns the addresses and ports of the scenario's slices and host ports, each once, with its node. The node
+// is empty if the slice does not name it.
 func (s *Scenario) Endpoints() map[service.Key]string {
 	all := Endpoints(s.Slices)
 	for _, pod := range s.HostPods {
@@ -171,7 +170,7 @@ func (s *Scenario) Endpoints() map[service.Key]string {
 	return all
 }
 
-// Endpoints returns all addresses and ports that the slices name, and where they are.
+// Endpoints returns the addresses and ports of the slices, with their nodes.
 func Endpoints(slices []*service.Slice) map[service.Key]string {
 	all := map[service.Key]string{}
 	for _, slice := range slices {

@@ -8,8 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// An Event is a change of one object: exactly one of the fields is set. A name in
-// GoneService or GoneSlice is that of an object that is deleted.
+// An Event is a change of one object: exactly one field is set. GoneService and GoneSlice name a deleted object.
 type Event struct {
 	Service     *service.Service
 	Slice       *service.Slice
@@ -18,15 +17,14 @@ type Event struct {
 	HostPod     *service.HostPod
 	GoneHostPod api.Name
 	Node        *service.Node // the node itself has changed: its zone, its addresses, its settings
-	Flush       bool          // a table is made now, of all events so far
+	Flush       bool          // make a table of all events so far
 }
 
-// A State is the smallest thing that does what internal/proxy does: it takes events
-// in the order in which they come and makes tables of them.
+// A State applies events in their order and makes tables of them. It is a small version of internal/proxy.
 type State struct {
 	node     service.Node
 	services map[api.Name]*service.Service
-	slices   []*service.Slice              // in the order in which they came
+	slices   []*service.Slice              // in the order of their events
 	hostPods map[api.Name]*service.HostPod // by the names of their entries
 	dirty    map[api.Name]bool
 	builder  *service.Builder
@@ -43,7 +41,7 @@ func NewState(node service.Node) *State {
 	}
 }
 
-// Apply notes an event; Event.Flush does nothing here.
+// Apply applies an event. It ignores Event.Flush.
 func (s *State) Apply(e Event) {
 	switch {
 	case e.Service != nil:
@@ -87,7 +85,7 @@ func (s *State) removeSlice(n api.Name) {
 	})
 }
 
-// Each calls f for every Service as it is now, with its slices, until the first error.
+// Each calls f for every Service and its slices, until the first error.
 func (s *State) Each(f func(*service.Service, []*service.Slice, service.Node) error) error {
 	for n, svc := range s.services {
 		if err := f(svc, s.slicesOf(n), s.node); err != nil {
@@ -106,7 +104,7 @@ func (s *State) slicesOf(n api.Name) (eps []*service.Slice) {
 	return eps
 }
 
-// Table makes the table of all events so far.
+// Table returns the table of all events so far.
 func (s *State) Table() *service.Table {
 	for n := range s.dirty {
 		svc := s.services[n]

@@ -2,11 +2,11 @@ package scenario
 
 import "net/netip"
 
-// A Place is somewhere a packet may come from, with its address of each family.
+// A Place is a possible client of a packet, with its address of each family.
 type Place struct {
 	Name   string
 	V4, V6 netip.Addr
-	OnNode bool // the node itself or a pod on it
+	OnNode bool // the node itself or a pod of the node
 }
 
 // Addr returns the place's address of a family.
@@ -17,14 +17,14 @@ func (p Place) Addr(is4 bool) netip.Addr {
 	return p.V6
 }
 
-// World says where the fixed places of every scenario are. The addresses of nodes and
-// of the host outside are those that internal/testing/testnet gives.
+// World has the places of every scenario. The addresses of the nodes and of the host outside are those of
+// internal/testing/testnet.
 var World = struct {
 	Pod, PodRemote, Node, Peer, Outside Place
-	// Extra are addresses that the node has in addition to its main ones.
+	// Extra are additional addresses of the node.
 	Extra Place
-	// Routed are sent to the node, so that clients elsewhere can try its
-	// ClusterIPs, and the addresses of its load balancers and external IPs.
+	// Routed are prefixes that are routed to the node, so that clients elsewhere can call its ClusterIPs, and the
+	// addresses of load balancers and external IPs.
 	Routed []netip.Prefix
 }{
 	Pod:       newPlace("pod", "10.244.1.200", "fd00:10:244:1::200", true),
@@ -39,7 +39,7 @@ var World = struct {
 	},
 }
 
-// Places returns everything a packet may come from, but endpoints.
+// Places returns all places, without endpoints.
 func Places() []Place {
 	return []Place{World.Pod, World.PodRemote, World.Node, World.Peer, World.Outside}
 }
@@ -48,7 +48,7 @@ func newPlace(name, v4, v6 string, onNode bool) Place {
 	return Place{Name: name, V4: netip.MustParseAddr(v4), V6: netip.MustParseAddr(v6), OnNode: onNode}
 }
 
-// ofNode reports whether the address is one of the node's own.
+// ofNode reports whether an address is the node's own.
 func ofNode(a netip.Addr) bool {
 	w := &World
 	return a.IsLoopback() || a == w.Node.Addr(a.Is4()) || a == w.Extra.Addr(a.Is4())

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// NewCA makes a CA, in PEM, and a certificate by it for a server at an address. Both are valid for an hour.
+// NewCA returns a CA in PEM, and a certificate of the CA for a server at an address. Both are valid for an hour.
 func NewCA(t testing.TB, at netip.Addr) (ca []byte, cert *tls.Certificate) {
 	t.Helper()
 	now := time.Now()

@@ -11,12 +11,12 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
 
-// cgroupPrefix and a process' number begin the names of tests' cgroups.
+// The names of the tests' cgroups begin with cgroupPrefix and the number of the process.
 const cgroupPrefix = "fairway-test-"
 
-// Cgroup gives the namespace a cgroup of its own and returns its directory: from now on what Do runs is in
-// it, sockets and programs included, as a pod's are in the pod's. So the kernel's hooks of cgroups tell
-// hosts apart. It is removed when the test ends; one of a test that was killed by the next test that makes one.
+// Cgroup gives the namespace its own cgroup and returns the cgroup's directory. From then on Do runs functions in the
+// cgroup, with their sockets and programs, as in a pod. So the kernel's cgroup hooks can tell hosts apart. The cgroup
+// is removed when the test ends. If the test was killed, the next test that makes a cgroup removes it.
 func (n *Namespace) Cgroup() string {
 	n.t.Helper()
 	home, err := threadCgroup()
@@ -27,7 +27,7 @@ func (n *Namespace) Cgroup() string {
 	if err == nil {
 		err = os.Mkdir(dir, 0o755)
 	}
-	if err == nil { // threads of one process are in different ones
+	if err == nil { // threaded: threads of one process can be in different cgroups
 		n.t.Cleanup(func() {
 			if err := os.Remove(dir); err != nil {
 				n.t.Errorf("testnet: remove the cgroup of %s: %v [does a program that Do started go on?]", n.Name, err)
@@ -65,7 +65,7 @@ func enterCgroup(dir string) error {
 	return nil
 }
 
-// threadCgroup returns the directory of the calling thread's cgroup, of version 2.
+// threadCgroup returns the directory of the calling thread's cgroup (version 2).
 func threadCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -89,7 +89,7 @@ func threadCgroup() (string, error) {
 	return "", errors.New("the kernel has no cgroup2, or it is not mounted [mount -t cgroup2 none /sys/fs/cgroup/unified]")
 }
 
-// removeDeadCgroups removes the cgroups of tests whose process is gone.
+// removeDeadCgroups removes the cgroups of processes that have ended.
 func removeDeadCgroups(home string) error {
 	all, err := filepath.Glob(filepath.Join(home, cgroupPrefix+"*"))
 	for _, dir := range all {
@@ -98,7 +98,7 @@ func removeDeadCgroups(home string) error {
 			continue
 		}
 		if _, gone := os.Stat("/proc/" + pid); errors.Is(gone, os.ErrNotExist) {
-			_ = os.Remove(dir) // another test may have
+			_ = os.Remove(dir) // another test may have removed it
 		}
 	}
 	return err

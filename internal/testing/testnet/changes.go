@@ -9,21 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes are what programs changed in a namespace, as the kernel notifies its listeners:
-// each rule, element, set and chain of nf_tables, each route and each ip rule is a message.
+// Changes count the changes in a namespace, by the messages of the kernel to listeners: one for each rule, element, set
+// and chain of nf_tables, each route and each ip rule.
 type Changes struct {
 	t   testing.TB
 	fds []int
 }
 
-// groups are the multicast groups of each netlink protocol (linux/rtnetlink.h,
-// linux/netfilter/nfnetlink.h).
+// groups has the multicast groups of each netlink protocol (linux/rtnetlink.h, linux/netfilter/nfnetlink.h).
 var groups = map[int][]int{
 	unix.NETLINK_ROUTE:     {unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE},
 	unix.NETLINK_NETFILTER: {7}, // NFNLGRP_NFTABLES
 }
 
-// Changes begins to count, until the test ends.
+// Changes counts changes from now until the test ends.
 func (h *Host) Changes() *Changes {
 	h.t.Helper()
 	c := &Changes{t: h.t}
@@ -48,8 +47,8 @@ func (h *Host) Changes() *Changes {
 	return c
 }
 
-// Count returns how many changes there were since it was last called. The kernel has told
-// of a change before the call that made it returns.
+// Count returns the number of changes since its last call. The kernel sends the message of a change before the call
+// that made it returns.
 func (c *Changes) Count() (n int) {
 	c.t.Helper()
 	buf := make([]byte, 1<<16)

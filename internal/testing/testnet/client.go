@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Outcome is what a client experienced.
+// An Outcome is the result of a request, as the client sees it.
 type Outcome int
 
-// The outcomes. Refused is an answer (a TCP reset or an ICMP port unreachable),
-// Dropped is silence until the client's patience ended.
+// The outcomes. Refused is an answer: a TCP reset or an ICMP port unreachable. Dropped means no answer within the
+// client's patience.
 const (
-	Failed Outcome = iota // anything else, see Answer.Err
+	Failed Outcome = iota // any other result, see Answer.Err
 	Answered
 	Refused
 	Dropped
@@ -31,18 +31,17 @@ func (o Outcome) String() string {
 	return [...]string{"failed", "answered", "refused", "dropped"}[o]
 }
 
-// An Answer is what became of one request. By, At and Seen are set if it was
-// Answered.
+// An Answer is the result of one request. By, At and Seen are set if the Outcome is Answered.
 type Answer struct {
 	Outcome Outcome
 	By      string         // the name of the host that answered
-	At      netip.AddrPort // the address it was asked at
-	Seen    netip.AddrPort // the client's address, as it saw it
-	Err     error          // the socket's, if not Answered
+	At      netip.AddrPort // the server's own address
+	Seen    netip.AddrPort // the client's address, as the server saw it
+	Err     error          // the error of the socket, unless Answered
 }
 
-// String returns "answered by pod-a 10.244.1.5:8080, which saw 198.51.100.10:4711",
-// "refused", "dropped" or "failed: …".
+// String returns, for example, "answered by pod-a 10.244.1.5:8080, which saw 198.51.100.10:4711", "refused", "dropped"
+// or "failed: …".
 func (a Answer) String() string {
 	switch a.Outcome {
 	case Answered:
@@ -53,12 +52,11 @@ func (a Answer) String() string {
 	return a.Outcome.String()
 }
 
-// Patience is how long a client waits by default where silence is a possible answer.
-// Every answer within a test's network comes in less than a tenth of it.
+// Patience is how long a client waits by default if silence is a possible result. In a test's network an answer takes
+// less than a tenth of it.
 const Patience = 300 * time.Millisecond
 
-// Ask sends one request from the namespace and waits for an answer. The network is
-// "tcp", "udp" or "sctp".
+// Ask sends one request from the namespace and waits for an answer. The network is "tcp", "udp" or "sctp".
 func (n *Namespace) Ask(network string, to netip.AddrPort, patience time.Duration) Answer {
 	c, err := n.Dial(network, to, patience)
 	if err != nil {
@@ -68,8 +66,7 @@ func (n *Namespace) Ask(network string, to netip.AddrPort, patience time.Duratio
 	return c.Ask(patience)
 }
 
-// A Conn is a client's connection: a TCP connection, a UDP socket with one peer, or a raw one for
-// handshakes of SCTP.
+// A Conn is a client's connection: a TCP connection, a UDP socket with one peer, or a raw socket for SCTP handshakes.
 type Conn struct {
 	conn    net.Conn
 	in      *bufio.Reader
@@ -77,7 +74,7 @@ type Conn struct {
 	greeted bool // the server's first line was read
 }
 
-// Dial connects from the namespace. A "connection" of UDP or SCTP sends nothing yet.
+// Dial connects from the namespace. For UDP and SCTP it sends nothing.
 func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Duration) (*Conn, error) {
 	var conn net.Conn
 	err := n.Do(func() (err error) {
@@ -97,17 +94,17 @@ func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Durati
 	return &Conn{conn: conn, in: bufio.NewReader(conn), tcp: network == "tcp"}, nil
 }
 
-// firstPort to lastPort are the ports that clients of UDP and SCTP take one after the other; below
-// those that are NodePorts or that the kernel draws.
+// UDP and SCTP clients take the ports from firstPort to lastPort in turn. The range is below NodePorts and below the
+// ports that the kernel chooses.
 const (
 	firstPort = 12000
 	lastPort  = 29999
 	ports     = lastPort - firstPort + 1
 )
 
-// dialUDP opens a socket on a port that no UDP client of the namespace had before, or not
-// for the 18,000 before it. One that the kernel draws is, once in a hundred tests, that of
-// an earlier client, and conntrack then sends what it asks where the earlier one was sent.
+// dialUDP opens a socket on a port that no UDP client of the namespace had before, or that 18,000 clients before it did
+// not have. A port that the kernel chooses equals an earlier client's once in a hundred tests. Then conntrack sends the
+// request to the earlier client's endpoint.
 func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error) {
 	var conn net.Conn
 	err := n.onFreePort(func(port uint16) (err error) {
@@ -118,10 +115,10 @@ func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error)
 	return conn, err
 }
 
-// nextPort is one that no client had for the longest time.
+// nextPort returns the port that was not used for the longest time.
 func (n *Namespace) nextPort() uint16 { return uint16(firstPort + int(n.clients.Add(1)-1)%ports) }
 
-// onFreePort gives bind the next port, and the next as long as it is in use.
+// onFreePort calls bind with the next ports until one is free.
 func (n *Namespace) onFreePort(bind func(port uint16) error) error {
 	for range ports {
 		if err := bind(n.nextPort()); !errors.Is(err, unix.EADDRINUSE) {
@@ -131,8 +128,8 @@ func (n *Namespace) onFreePort(bind func(port uint16) error) error {
 	return fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
 }
 
-// KeepAsking asks by TCP, again and again, until the function that it returns is called, which returns
-// how often, and the answers that were none. Each may take 20 s.
+// KeepAsking sends TCP requests until stop is called. stop returns the number of requests, and the results that were
+// not answers. Each request may take 20 s.
 func (n *Namespace) KeepAsking(to netip.AddrPort) (stop func() (asked int, failed []Answer)) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	asked, failed := 0, []Answer(nil)
@@ -142,7 +139,7 @@ func (n *Namespace) KeepAsking(to netip.AddrPort) (stop func() (asked int, faile
 			select {
 			case <-end:
 				return
-			case <-time.After(5 * time.Millisecond): // between two: the client has only so many ports
+			case <-time.After(5 * time.Millisecond): // a client has a limited number of ports
 			}
 			asked++
 			if a := n.Ask("tcp", to, 20*time.Second); a.By == "" {
@@ -153,14 +150,14 @@ func (n *Namespace) KeepAsking(to netip.AddrPort) (stop func() (asked int, faile
 	return func() (int, []Answer) { close(end); <-ended; return asked, failed }
 }
 
-// Ask asks for the name of the other end. It may be called repeatedly.
+// Ask sends a request and returns the answer. It may be called repeatedly.
 func (c *Conn) Ask(patience time.Duration) Answer {
 	if err := c.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return failure(err)
 	}
 	if !c.tcp || c.greeted {
-		// A UDP sender whose packet a local rule stopped gets EPERM at once, whether
-		// the rule rejects or drops. If it rejects, an ICMP error waits to be read.
+		// If a local rule stops its packet, a UDP sender gets EPERM at once, for drop and for reject. For reject there is
+		// also an ICMP error to read.
 		if _, err := c.conn.Write([]byte("who?\n")); err != nil && !errors.Is(err, unix.EPERM) {
 			return failure(err)
 		}
@@ -178,8 +175,8 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 	return parseAnswer(line)
 }
 
-// Wait waits for what the other end does without being asked. The error is io.EOF if it
-// ends the connection in order, and another error otherwise. Nil means that it sends something.
+// Wait waits until the other end closes or sends. The error is io.EOF if the other end closed in order, another error
+// if the connection broke, and nil if it sent bytes.
 func (c *Conn) Wait(patience time.Duration) error {
 	return c.read(patience, func() error {
 		_, err := c.in.ReadByte()
@@ -187,7 +184,7 @@ func (c *Conn) Wait(patience time.Duration) error {
 	})
 }
 
-// End closes the client's direction of a TCP connection, and waits until the other end has closed its own.
+// End closes the client's side of a TCP connection, and waits until the other end has closed its side.
 func (c *Conn) End(patience time.Duration) error {
 	if err := c.conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return err
@@ -198,12 +195,12 @@ func (c *Conn) End(patience time.Duration) error {
 	return nil
 }
 
-// LocalAddr is the client's own address.
+// LocalAddr returns the client's own address.
 func (c *Conn) LocalAddr() netip.AddrPort {
 	return netip.MustParseAddrPort(c.conn.LocalAddr().String())
 }
 
-// Close ends the connection; one of TCP by a reset, so that thousands leave no TIME_WAIT.
+// Close ends the connection. It ends TCP by a reset, so that thousands of connections leave no TIME_WAIT.
 func (c *Conn) Close() {
 	if tcp, ok := c.conn.(*net.TCPConn); ok {
 		reset(tcp)
@@ -211,20 +208,21 @@ func (c *Conn) Close() {
 	_ = c.conn.Close()
 }
 
-// reset ends a connection whoever else has its socket: a program that another test starts has a copy of each until it has
-// begun, and to close ours would end nothing before. The port would be taken until then.
+// reset ends a connection even if another process has a copy of its socket. A program that another test starts has a
+// copy of every socket until it executes. Closing our copy would not end the connection, and the port would stay in
+// use.
 func reset(c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return // it is closed
+		return // the socket is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
-		to := unix.RawSockaddr{Family: unix.AF_UNSPEC} // connect(2): dissolves the association
+		to := unix.RawSockaddr{Family: unix.AF_UNSPEC} // connect(2) dissolves the association
 		_, _, _ = unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&to)), unsafe.Sizeof(to))
 	})
 }
 
-// failure sorts an error of a socket.
+// failure returns the Answer for an error of a socket.
 func failure(err error) Answer {
 	var timeout net.Error
 	switch {

@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialTCP connects from the namespace of the thread. It differs from net.Dial in one
-// thing. All hosts of a test are on one machine, so that an ICMP error often comes
-// back while connect(2) still holds the socket. The kernel then only notes it, and a
-// refused client would look like a dropped one until it sends again, a second later.
-// With RECVERR the note goes to the socket's error queue, which is read here.
+// dialTCP connects from the namespace of the thread. It differs from net.Dial in one point. All hosts of a test are on
+// one machine, so an ICMP error often returns while connect(2) still holds the socket. Then the kernel only stores the
+// error, and a refused client would look like a dropped one until its retransmission, a second later. RECVERR makes the
+// kernel put the error into the socket's error queue, which dialTCP reads.
 func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
 	fd, err := openSocket(to, unix.SOCK_STREAM)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "tcp")
-	defer f.Close() // FileConn has its own copy
+	defer f.Close() // FileConn makes a copy
 	if err := queueErrors(fd, to, 1); err != nil {
 		return nil, err
 	}
@@ -33,14 +32,14 @@ func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
 	if err := await(fd, patience); err != nil {
 		return nil, err
 	}
-	// From here on the connection treats ICMP errors as any client's does.
+	// Without RECVERR the connection treats ICMP errors as usual.
 	if err := queueErrors(fd, to, 0); err != nil {
 		return nil, err
 	}
 	return net.FileConn(f)
 }
 
-// openSocket opens a socket, which does not block, of the family of an address.
+// openSocket opens a non-blocking socket of the family of an address.
 func openSocket(to netip.AddrPort, kind int) (fd int, err error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {
@@ -52,7 +51,7 @@ func openSocket(to netip.AddrPort, kind int) (fd int, err error) {
 	return fd, nil
 }
 
-// queueErrors sets RECVERR of a socket of the family of an address.
+// queueErrors sets RECVERR on a socket of the family of an address.
 func queueErrors(fd int, to netip.AddrPort, on int) error {
 	level, option := unix.SOL_IP, unix.IP_RECVERR
 	if to.Addr().Is6() {
@@ -61,7 +60,7 @@ func queueErrors(fd int, to netip.AddrPort, on int) error {
 	return os.NewSyscallError("setsockopt RECVERR", unix.SetsockoptInt(fd, level, option, on))
 }
 
-// connectSocket begins to connect.
+// connectSocket starts connecting.
 func connectSocket(fd int, to netip.AddrPort) error {
 	if err := unix.Connect(fd, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return os.NewSyscallError("connect", err)
@@ -93,10 +92,11 @@ func await(fd int, patience time.Duration) error {
 	}
 }
 
-// pollTimeout is for poll(2), which counts whole milliseconds: one more.
+// pollTimeout returns the timeout for poll(2), in whole milliseconds and rounded up.
 func pollTimeout(until time.Time) int { return int(max(time.Until(until), 0).Milliseconds()) + 1 }
 
-// verdict returns the socket's error or, if that is not final, the one in its queue.
+// verdict returns the error of the socket. If the socket has no final error, it returns the error in the socket's
+// queue.
 func verdict(fd int) error {
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -118,7 +118,7 @@ func verdict(fd int) error {
 		return os.NewSyscallError("recvmsg", err)
 	}
 	for _, m := range messages {
-		// struct sock_extended_err begins with the errno, in the machine's order.
+		// struct sock_extended_err begins with the errno in native byte order.
 		if len(m.Data) >= 4 {
 			return os.NewSyscallError("connect", unix.Errno(binary.NativeEndian.Uint32(m.Data)))
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/checksum"
 )
 
-// Flood sends a SYN from each of many addresses of 198.18.0.0/15, which no host has.
+// Flood sends a SYN from each of n addresses of 198.18.0.0/15, which no host has.
 func (h *Host) Flood(to netip.AddrPort, many int) {
 	h.t.Helper()
 	err := h.Do(func() error {
@@ -31,7 +31,7 @@ func (h *Host) Flood(to netip.AddrPort, many int) {
 	}
 }
 
-// syn is a SYN with its IPv4 header.
+// syn returns a SYN with its IPv4 header.
 func syn(from netip.Addr, to netip.AddrPort) []byte {
 	tcp := binary.BigEndian.AppendUint16(nil, 40000)
 	tcp = binary.BigEndian.AppendUint16(tcp, to.Port())

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// HeapAtMost measures what make returns in the heap, all that is garbage left out, for each of n objects
-// that it holds, and fails if that is more than limit bytes.
+// HeapAtMost fails the test if the result of make takes more than limit bytes of the heap for each of its n objects.
+// Garbage does not count.
 func HeapAtMost(t *testing.T, n, limit int, make func() any) {
 	t.Helper()
 	before := liveHeap()
@@ -19,10 +19,10 @@ func HeapAtMost(t *testing.T, n, limit int, make func() any) {
 	}
 }
 
-// liveHeap returns how many bytes are in use.
+// liveHeap returns the number of bytes in use.
 func liveHeap() uint64 {
 	runtime.GC()
-	runtime.GC() // what the first has found a finalizer for
+	runtime.GC() // frees the objects whose finalizers the first run called
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

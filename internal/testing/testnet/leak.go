@@ -16,9 +16,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// Main is a package's TestMain: it runs the tests and then fails if goroutines or file
-// descriptors are left over, or rules of ours outside of the tests' namespaces. A namespace that leaks is a descriptor that leaks. It says
-// what was left out because the process is not root.
+// Main is a package's TestMain. It runs the tests, and fails if goroutines or file descriptors are left, or rules of
+// ours outside of the tests' namespaces. A leaked namespace is a leaked descriptor. Main also prints the
+// number of tests that were skipped because the process is not root.
 func Main(m *testing.M) { os.Exit(run(m, os.Stderr)) }
 
 func run(m interface{ Run() int }, out io.Writer) int {
@@ -39,8 +39,8 @@ func run(m interface{ Run() int }, out io.Writer) int {
 	return 0
 }
 
-// ourTables returns Fairway's tables of nf_tables in the network namespace that the process
-// began in: none but those of an agent that runs there. Without the right to look: none.
+// ourTables returns the nf_tables tables of Fairway in the network namespace of the process. There should be none,
+// unless an agent runs there. It returns none without the right to read them.
 func ourTables() (names []string) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -59,26 +59,26 @@ func ourTables() (names []string) {
 	return names
 }
 
-// fuzzing reports whether this is the fuzzing engine, which keeps a goroutine for signals.
+// fuzzing reports whether this is the fuzzing engine, which has a goroutine for signals.
 func fuzzing() bool {
 	f := flag.Lookup("test.fuzz")
 	return f != nil && f.Value.String() != ""
 }
 
-// leaks waits until nothing is left over, or returns what is.
+// leaks waits until no leak is left, or returns the leaks after a while.
 func leaks(before map[string]string, patience time.Duration) string {
 	deadline := time.Now().Add(patience)
 	for {
-		runtime.GC() // closes the pipes that the runtime keeps to splice with, in a while
+		runtime.GC() // closes the runtime's pipes for splice, eventually
 		left := leftDescriptors(before) + leftGoroutines()
 		if left == "" || time.Now().After(deadline) {
 			return left
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks at a condition
+		time.Sleep(5 * time.Millisecond) // poll
 	}
 }
 
-// leftGoroutines returns the stacks of all goroutines but the one that asks.
+// leftGoroutines returns the stacks of all goroutines except the caller's.
 func leftGoroutines() string {
 	if runtime.NumGoroutine() == 1 {
 		return ""
@@ -88,11 +88,11 @@ func leftGoroutines() string {
 	return b.String()
 }
 
-// leftDescriptors returns a line for each descriptor that is open now and was not before.
+// leftDescriptors returns a line for each open descriptor that was not open at the start.
 func leftDescriptors(before map[string]string) string {
 	var b strings.Builder
 	for fd, what := range descriptors() {
-		// The runtime keeps its poller, os/exec its pidfd probe; both open once.
+		// The runtime opens its poller once, and os/exec its pidfd probe.
 		if before[fd] != "" || strings.HasPrefix(what, "anon_inode:") {
 			continue
 		}
@@ -101,7 +101,7 @@ func leftDescriptors(before map[string]string) string {
 	return b.String()
 }
 
-// descriptors returns what each open descriptor of this process is.
+// descriptors returns a description of each open descriptor of this process.
 func descriptors() map[string]string {
 	const dir = "/proc/self/fd"
 	all := map[string]string{}
@@ -110,7 +110,7 @@ func descriptors() map[string]string {
 		return all
 	}
 	for _, n := range names {
-		// ReadDir's own descriptor is closed by now: no link to read.
+		// ReadDir's own descriptor is already closed.
 		if what, err := os.Readlink(filepath.Join(dir, n.Name())); err == nil {
 			all[n.Name()] = what
 		}

@@ -37,9 +37,9 @@ func connect(a *Namespace, aName string, b *Namespace, bName string) (atA, atB n
 	return atA, atB, nil
 }
 
-// awaitUp waits until the link carries packets, and the namespace takes those to its IPv6 addresses: the kernel brings
-// queues, the link-local address and each address's local route up after LinkSetUp and AddrAdd have returned, from work
-// that waits for RTNL. It drops what is sent before.
+// awaitUp waits until the link carries packets, and the namespace accepts packets to the link's IPv6 addresses. The
+// kernel brings up queues, the link-local address and local routes only after LinkSetUp and AddrAdd have returned, in
+// work that waits for RTNL. Until then it drops packets.
 func (n *Namespace) awaitUp(l netlink.Link) error {
 	name := l.Attrs().Name
 	missing, err := lookUntil(func() (missing string, err error) {
@@ -58,7 +58,7 @@ func (n *Namespace) awaitUp(l netlink.Link) error {
 	return err
 }
 
-// awaitUsable waits until the namespace takes packets to the link's IPv6 addresses.
+// awaitUsable waits until the namespace accepts packets to the link's IPv6 addresses.
 func (n *Namespace) awaitUsable(l netlink.Link) error {
 	missing, err := lookUntil(func() (string, error) { return n.unusable(l, false) })
 	if err == nil && missing != "" {
@@ -67,23 +67,24 @@ func (n *Namespace) awaitUsable(l netlink.Link) error {
 	return err
 }
 
-// looks bounds a wait for the kernel, a millisecond from one to the next. It counts looks and no time: whoever removes
-// namespaces holds RTNL for seconds, and one look can wait as long as the kernel's own work does.
+// looks bounds the number of looks while waiting for the kernel, one a millisecond. There is no limit by time: a
+// process that removes namespaces holds RTNL for seconds, and one look may wait as long.
 const looks = 5000
 
-// lookUntil looks until nothing is missing, or returns what is at the last look.
+// lookUntil calls look until nothing is missing, or returns the result of the last look.
 func lookUntil(look func() (missing string, err error)) (missing string, err error) {
 	for range looks {
 		if missing, err = look(); missing == "" || err != nil {
 			return missing, err
 		}
-		time.Sleep(time.Millisecond) // between two looks at a condition
+		time.Sleep(time.Millisecond) // poll
 	}
 	return missing, nil
 }
 
-// unusable says which of the link's IPv6 addresses has no local route yet: the kernel adds it with the end of duplicate
-// address detection, also where there is none to do. Where the link must have a link-local address, it is looked for too.
+// unusable returns the IPv6 addresses of the link without a local route. The kernel adds the route at the end of
+// duplicate address detection, even if there is none to do. If the link must have a link-local address, a missing one
+// is unusable too.
 func (n *Namespace) unusable(l netlink.Link, linkLocal bool) (missing string, err error) {
 	addrs, err := n.link.AddrList(l, unix.AF_INET6)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -121,12 +122,12 @@ func (n *Namespace) addAddr(l netlink.Link, p netip.Prefix) error {
 	return nil
 }
 
-// addRoute adds a route for a prefix through the link, with the gateway if that is valid.
+// addRoute adds a route for a prefix through the link, by the gateway if it is valid.
 func (n *Namespace) addRoute(l netlink.Link, to netip.Prefix, via netip.Addr) error {
 	r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(to)}
 	if via.IsValid() {
 		r.Gw = via.AsSlice()
-		r.Flags = int(netlink.FLAG_ONLINK) // a pod's gateway is on no subnet
+		r.Flags = int(netlink.FLAG_ONLINK) // a pod's gateway is in no subnet
 	} else if to.Addr().Is4() {
 		r.Scope = netlink.SCOPE_LINK
 	}
@@ -151,5 +152,5 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// hostPrefix is the prefix that holds one address.
+// hostPrefix returns the prefix of one address.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// A Log collects what goroutines and programs write, for a test that reads it meanwhile. The
-// zero value works.
+// A Log collects the output of goroutines and programs while a test reads it. The zero value is ready.
 type Log struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
-	wrote chan struct{} // closed by the next Write; nil: no goroutine waits
+	wrote chan struct{} // closed by the next Write; nil if no goroutine waits
 }
 
 // Write implements io.Writer.
@@ -27,7 +26,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// Await waits until text has been written. After some time without it, it returns an error.
+// Await waits until text has been written. It returns an error if that takes too long.
 func (l *Log) Await(text string, patience time.Duration) error {
 	for end := time.After(patience); ; {
 		l.mu.Lock()
@@ -48,17 +47,17 @@ func (l *Log) Await(text string, patience time.Duration) error {
 	}
 }
 
-// String returns all that was written until now.
+// String returns the output so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Count returns how often text was written.
+// Count returns how often text has been written.
 func (l *Log) Count(text string) int { return strings.Count(l.String(), text) }
 
-// Has returns an error unless text was written.
+// Has returns an error unless text has been written.
 func (l *Log) Has(text string) error {
 	if l.Count(text) == 0 {
 		return fmt.Errorf("not in the log: %q", text)

@@ -14,11 +14,11 @@ import (
 type Question struct {
 	Network  string // "tcp" or "udp"
 	To       netip.AddrPort
-	Patience time.Duration // of the whole request
+	Patience time.Duration // for the whole request
 }
 
-// AskMany asks all of them at once, as Ask does one, and returns the answers in their order. It needs one thread,
-// where Ask needs one for each connection that waits: for thousands of packets that are dropped.
+// AskMany sends all requests at once, like Ask, and returns the answers in order. It needs one thread. Ask needs one
+// for each waiting connection, too many for thousands of dropped packets.
 func (n *Namespace) AskMany(questions []Question) []Answer {
 	answers := make([]Answer, len(questions))
 	var open []*pendingRequest
@@ -61,13 +61,13 @@ func (n *Namespace) AskMany(questions []Question) []Answer {
 type pendingRequest struct {
 	fd        int
 	tcp       bool
-	connected bool // the socket of TCP is
+	connected bool // the TCP socket is connected
 	line      []byte
 	patience  patience
 	answer    *Answer
 }
 
-// beginRequest opens a socket in the namespace of the thread, connects it, and by UDP sends the question.
+// beginRequest opens a socket in the namespace of the thread and connects it. For UDP it also sends the request.
 func (n *Namespace) beginRequest(q Question) (_ *pendingRequest, err error) {
 	a, kind := &pendingRequest{tcp: q.Network == "tcp", patience: newPatience(q.Patience)}, unix.SOCK_STREAM
 	if !a.tcp {
@@ -82,7 +82,7 @@ func (n *Namespace) beginRequest(q Question) (_ *pendingRequest, err error) {
 		}
 	}()
 	if a.tcp {
-		// As dialTCP, and thousands of connections leave no TIME_WAIT.
+		// As in dialTCP. A reset at close leaves no TIME_WAIT.
 		err = errors.Join(queueErrors(a.fd, q.To, 1), os.NewSyscallError("setsockopt LINGER", unix.SetsockoptLinger(a.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})))
 	} else {
 		err = n.bindUDP(a.fd, q.To.Addr().Is6())
@@ -112,7 +112,8 @@ func (n *Namespace) bindUDP(fd int, is6 bool) error {
 	})
 }
 
-// poll waits until a socket is ready or a step of a request's patience has ended, and returns the requests that have no answer yet.
+// poll waits until a socket is ready or a step of a request's patience has ended. It returns the requests without an
+// answer.
 func poll(all []*pendingRequest) (waiting []*pendingRequest, err error) {
 	fds := make([]unix.PollFd, len(all))
 	first := all[0].patience.until
@@ -141,7 +142,7 @@ func poll(all []*pendingRequest) (waiting []*pendingRequest, err error) {
 	return waiting, nil
 }
 
-// handleEvent takes what the socket has, and reports whether there is an answer now.
+// handleEvent reads the socket, and reports whether the request has an answer now.
 func (a *pendingRequest) handleEvent(writable bool) bool {
 	if a.tcp && !a.connected {
 		if err := verdict(a.fd); err != nil {

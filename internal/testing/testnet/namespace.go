@@ -17,23 +17,22 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
 
-// A Namespace is a network namespace that lives as long as the test that made it, or one
-// that another program made, for as long as the test has it open.
+// A Namespace is a network namespace: either made by a test, and as long-lived as the test, or made by another program,
+// and open until the test ends.
 type Namespace struct {
-	Name string // for messages; the kernel does not know it
+	Name string // for messages only
 	t    testing.TB
 	fd   vnetns.NsHandle
-	link *netlink.Handle // speaks to the namespace from any thread
-	// clients counts the clients of UDP and SCTP there were.
+	link *netlink.Handle // works from any thread
+	// clients counts the UDP and SCTP clients so far.
 	clients atomic.Uint32
-	sctp    sync.Mutex // of its only client of SCTP, see dialSCTP
-	served  sync.Map   // the addresses of its servers of SCTP
-	cgroup  string     // its directory; empty: that of the test
+	sctp    sync.Mutex // held by the only SCTP client, see dialSCTP
+	served  sync.Map   // the addresses of SCTP servers
+	cgroup  string     // the directory of its cgroup; empty: the cgroup of the test
 }
 
-// NewNamespace makes a namespace with a loopback interface that is up, forwarding
-// for both families, and nothing else. It fails the test if it cannot, and skips it where
-// the process is not root.
+// NewNamespace makes a namespace with a loopback interface that is up, and with forwarding for both families. It fails
+// the test if it cannot, and skips the test if the process is not root.
 func NewNamespace(t testing.TB, name string) *Namespace {
 	t.Helper()
 	NeedRoot(t, "makes network namespaces")
@@ -46,8 +45,8 @@ func NewNamespace(t testing.TB, name string) *Namespace {
 	return n
 }
 
-// OpenNamespace opens the namespace of another program, as it is, by the file that holds
-// it: /run/netns/NAME, /proc/PID/ns/net. It fails the test if it cannot.
+// OpenNamespace opens the namespace of another program by its file, for example /run/netns/NAME or /proc/PID/ns/net. It
+// changes nothing in the namespace. It fails the test if it cannot.
 func OpenNamespace(t testing.TB, name, file string) *Namespace {
 	t.Helper()
 	NeedRoot(t, "enters network namespaces")
@@ -81,7 +80,7 @@ func newNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// unshare makes a namespace and returns the only thing that keeps it.
+// unshare makes a namespace and returns its only reference.
 func unshare() (fd vnetns.NsHandle, err error) {
 	home, err := vnetns.Get()
 	if err != nil {
@@ -89,7 +88,7 @@ func unshare() (fd vnetns.NsHandle, err error) {
 	}
 	defer home.Close()
 	err = netns.Do(home, func() (err error) {
-		if fd, err = vnetns.New(); err != nil { // also enters it
+		if fd, err = vnetns.New(); err != nil { // New also enters the namespace
 			err = fmt.Errorf("unshare (the kernel may lack network namespaces): %w", err)
 		}
 		return err
@@ -102,8 +101,8 @@ func (n *Namespace) close() {
 	_ = n.fd.Close()
 }
 
-// Do runs f on a thread that is in the namespace. Sockets opened and programs
-// started by f stay in it; goroutines started by f do not begin there.
+// Do runs f on a thread in the namespace. Sockets and programs that f opens stay in the namespace. Goroutines that f
+// starts are not in it.
 func (n *Namespace) Do(f func() error) error {
 	if n.cgroup != "" {
 		return n.doInCgroup(f)
@@ -111,11 +110,10 @@ func (n *Namespace) Do(f func() error) error {
 	return netns.Do(n.fd, f)
 }
 
-// Path is a file by which other programs can enter the namespace while the test
-// runs: nsenter --net=PATH.
+// Path returns a file by which other programs can enter the namespace while the test runs: nsenter --net=PATH.
 func (n *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), int(n.fd)) }
 
-// Sysctl sets a kernel parameter below /proc/sys/net, such as "ipv4/ip_forward".
+// Sysctl sets a kernel parameter below /proc/sys/net, for example "ipv4/ip_forward".
 func (n *Namespace) Sysctl(name, value string) error {
 	return n.Do(func() error {
 		// /proc/sys/net shows the namespace of the thread that opens it.
@@ -124,7 +122,7 @@ func (n *Namespace) Sysctl(name, value string) error {
 	})
 }
 
-// prepare sets what every namespace of a test needs.
+// prepare sets the parameters that every test's namespace needs.
 func (n *Namespace) prepare() error {
 	for _, s := range [...][2]string{
 		{"ipv4/ip_forward", "1"},
@@ -135,7 +133,7 @@ func (n *Namespace) prepare() error {
 		{"ipv6/conf/all/accept_dad", "0"},
 		{"ipv6/conf/default/accept_dad", "0"},
 		{"ipv6/conf/default/dad_transmits", "0"},
-		// A new namespace may inherit these from the host.
+		// A new namespace may inherit the next parameters from the host.
 		{"ipv4/conf/all/rp_filter", "0"},
 		{"ipv4/conf/default/rp_filter", "0"},
 		// The fabric forwards between ports of one bridge: it must not send
@@ -148,10 +146,10 @@ func (n *Namespace) prepare() error {
 		// A test must see every "port unreachable", not one a second.
 		{"ipv4/icmp_ratelimit", "0"},
 		{"ipv6/icmp/ratelimit", "0"},
-		// And none may be subject to the limit for all addresses, as high as it is: while one CPU fills a new namespace's credit,
-		// which begins at 0, another finds none and drops its error (Linux 6.18, icmp_global_allow).
+		// The limit for all addresses must not apply either. The credit of a new namespace begins at 0: while one CPU
+		// fills it, another CPU finds no credit and drops its error (Linux 6.18, icmp_global_allow).
 		{"ipv4/icmp_ratemask", "0"},
-		{"ipv6/icmp/ratemask", "2"}, // what is never limited: it cannot be empty
+		{"ipv6/icmp/ratemask", "2"}, // the types without a limit; it cannot be empty
 	} {
 		if err := n.Sysctl(s[0], s[1]); err != nil {
 			return fmt.Errorf("set sysctl: %w", err)

@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The addresses of a network's fixed parts. Nodes get .11, .12, … and ::11, ::12, …;
-// pods get what the test asks for.
+// Addresses of the fixed parts of a network. Nodes get .11, .12, … and ::11, ::12, …. The test chooses the addresses of
+// pods.
 var (
 	Nodes4   = netip.MustParsePrefix("172.18.0.0/16")
 	Nodes6   = netip.MustParsePrefix("fd00:172:18::/64")
@@ -22,7 +22,7 @@ var (
 	everywhere     = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 )
 
-// A Net is a network: a fabric and what hangs on it.
+// A Net is a network: a fabric and its hosts.
 type Net struct {
 	Fabric  *Namespace
 	Outside *Host // a client on another subnet than the nodes
@@ -36,16 +36,16 @@ type Net struct {
 // A Host is a namespace with addresses: a node, a pod or a client.
 type Host struct {
 	*Namespace
-	Addrs []netip.Addr // those that others reach it by; the first of a family is its main one
+	Addrs []netip.Addr // reachable addresses; the first of a family is the main address
 
 	t    testing.TB
 	net  *Net
-	node *Host        // of a pod
-	eth0 netlink.Link // nil until it is connected
+	node *Host        // the node of a pod
+	eth0 netlink.Link // nil before the host is connected
 }
 
-// New makes a network of a fabric and an outside client. Like all methods of Net and
-// Host that make something it fails the test if it cannot.
+// New makes a network of a fabric and a client outside. Like all methods of Net and Host that make something, it fails
+// the test if it cannot.
 func New(t testing.TB) *Net {
 	t.Helper()
 	n := &Net{t: t, Fabric: NewNamespace(t, "fabric")}
@@ -145,7 +145,7 @@ func (n *Net) connectNode(h *Host) error {
 	if err := h.awaitUp(eth0); err != nil {
 		return err
 	}
-	// The bridge gets its carrier, and so its own addresses, from the first port.
+	// The bridge gets its carrier, and then its own addresses, with the first port.
 	return n.Fabric.awaitUp(n.bridge)
 }
 
@@ -166,7 +166,7 @@ func (n *Net) connectPod(h, node *Host, port string) error {
 	}
 	h.eth0 = inPod
 	for i, gw := range podGateway {
-		// No host answers for the gateway's address: it stands for "the other end".
+		// No host has the gateway's address: it stands for the other end of the veth pair.
 		if err := h.addNeighbor(inPod, gw, onNode.Attrs().HardwareAddr); err != nil {
 			return err
 		}
@@ -194,14 +194,13 @@ func (n *Net) connectPod(h, node *Host, port string) error {
 	return h.awaitUp(inPod)
 }
 
-// Route makes the fabric send packets for a prefix to the node: for Service
-// addresses that clients elsewhere reach through it.
+// Route makes the fabric send packets for a prefix to the node. It is for Service addresses that clients elsewhere
+// call.
 func (n *Net) Route(to netip.Prefix, node *Host) error {
 	return n.Fabric.addRoute(n.bridge, to, node.Addr(to.Addr().Is4()))
 }
 
-// AddAddr gives the host one more address, on its loopback interface. A node's is
-// reachable through the fabric.
+// AddAddr gives the host another address, on its loopback interface. The fabric can reach a node's.
 func (h *Host) AddAddr(a netip.Addr) {
 	h.t.Helper()
 	lo, err := h.link.LinkByName("lo")
@@ -212,10 +211,10 @@ func (h *Host) AddAddr(a netip.Addr) {
 	h.Addrs = append(h.Addrs, a)
 }
 
-// Node returns the node that the pod is on, nil for a host that is no pod.
+// Node returns the node of a pod, or nil for a host that is no pod.
 func (h *Host) Node() *Host { return h.node }
 
-// Addr returns the host's main address of a family, the zero Addr if it has none.
+// Addr returns the main address of a family, or the zero Addr.
 func (h *Host) Addr(is4 bool) netip.Addr {
 	for _, a := range h.Addrs {
 		if a.Is4() == is4 {

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// A patience is what is left of a client's patience. It is counted in steps, and each begins when the one before was seen to
-// end. So a process, or a virtual machine, that stands still for longer than all of it loses one step, and takes the answer
-// that came meanwhile; a deadline by the clock would have passed, and the client would call silent who was not.
+// A patience is the rest of the time that a client waits. It consists of steps, and a step begins when the client sees
+// that the one before has ended. So if a process or a virtual machine stands still for longer than the whole time, it
+// loses only one step, and still reads an answer that came in that time. A deadline by the clock would have passed, and
+// the answer would count as silence.
 type patience struct {
 	step  time.Duration
 	left  int
-	until time.Time // the end of this step
+	until time.Time // the end of the step
 }
 
 const patienceSteps = 10
@@ -22,7 +23,7 @@ func newPatience(d time.Duration) patience {
 	return patience{step: step, left: patienceSteps, until: time.Now().Add(step)}
 }
 
-// over reports whether it has ended. If a step has ended, and it was not the last, the next begins.
+// over reports whether the patience has ended. If only a step has ended, the next step begins.
 func (p *patience) over() bool {
 	now := time.Now()
 	if now.Before(p.until) {
@@ -33,7 +34,7 @@ func (p *patience) over() bool {
 	return p.left <= 0
 }
 
-// read calls one, which reads from the connection, again until it reads something, fails, or patience ends.
+// read calls one, which reads from the connection, until it reads something, fails, or the patience ends.
 func (c *Conn) read(d time.Duration, one func() error) error {
 	for p := newPatience(d); ; {
 		if err := c.conn.SetReadDeadline(p.until); err != nil {

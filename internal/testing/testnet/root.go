@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// leftOut counts the tests that NeedRoot has skipped, by what they would have done.
+// leftOut counts the tests that NeedRoot has skipped, by the reason.
 var leftOut = struct {
 	sync.Mutex
 	tests map[string]int
 }{tests: map[string]int{}}
 
-// NeedRoot skips the test if the process is not root. what says what the test does that
-// takes root, such as "makes network namespaces"; Main says how many tests a package left
-// out for it. Nothing is skipped for root: there, what the kernel lacks is a failure.
+// NeedRoot skips the test if the process is not root. what is the reason, for example "makes network namespaces". Main
+// prints the number of skipped tests of a package. Root never skips a test: if the kernel lacks a feature, the test
+// fails.
 func NeedRoot(t testing.TB, what string) {
 	t.Helper()
 	if os.Geteuid() == 0 {

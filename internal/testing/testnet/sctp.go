@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Few kernels have sockets of SCTP; the packets of its handshake need only raw ones. A client sends
-// an INIT, a server answers it with an INIT ACK, whose state cookie is the server's line. No
-// association comes to be, which is all that a rule of the kernel has to decide about.
+// SCTP handshakes by raw sockets, because few kernels have SCTP sockets. A client sends an INIT. A server answers with
+// an INIT ACK, whose state cookie is the server's line. The association is not completed: rules of the kernel decide
+// about its first packet.
 
-// ProtocolSCTP is SCTP's number.
+// ProtocolSCTP is SCTP's protocol number.
 const ProtocolSCTP = 132
 
-// The chunks, and the parameter that a cookie is.
+// Types of chunks, and the type of the parameter with the cookie.
 const (
 	sctpInit    = 1
 	sctpInitAck = 2
@@ -29,20 +29,19 @@ const (
 
 	sctpHeader  = 12
 	sctpChunk   = 20 // an INIT, or an INIT ACK without parameters
-	sctpInitTag = 1  // of every client: no host answers the packet of another
+	sctpInitTag = 1  // the tag of every client
 )
 
-// NATsSCTP reports whether the kernel's connection tracking knows the ports of SCTP. It can send
-// packets to other ports only then.
+// NATsSCTP reports whether the kernel's conntrack knows the ports of SCTP. Otherwise it cannot translate ports.
 func NATsSCTP() bool {
 	_, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_closed")
 	return err == nil
 }
 
-// SCTPInit is the packet that opens an association.
+// SCTPInit returns the packet that opens an association.
 func SCTPInit(from, to uint16) []byte { return sctpPacket(sctpInit, from, to, 0, "") }
 
-// sctpPacket is a packet with one chunk.
+// sctpPacket returns a packet with one chunk.
 func sctpPacket(kind byte, from, to uint16, tag uint32, cookie string) []byte {
 	p := make([]byte, sctpHeader+sctpChunk)
 	binary.BigEndian.PutUint16(p, from)
@@ -63,7 +62,7 @@ func sctpPacket(kind byte, from, to uint16, tag uint32, cookie string) []byte {
 	return p
 }
 
-// sctpCookieOf returns the text of an INIT ACK for a port, and whether it is one.
+// sctpCookieOf returns the cookie of an INIT ACK for a port. ok is false for other packets.
 func sctpCookieOf(p []byte, port uint16) (string, bool) {
 	const text = sctpHeader + sctpChunk + 4
 	if len(p) < text || p[sctpHeader] != sctpInitAck || binary.BigEndian.Uint16(p[2:]) != port || binary.BigEndian.Uint32(p[4:]) != sctpInitTag {
@@ -73,7 +72,7 @@ func sctpCookieOf(p []byte, port uint16) (string, bool) {
 	return string(p[text:max(text, min(end, len(p)))]), true
 }
 
-// sctpNetwork is a raw socket of SCTP, as package net calls it.
+// sctpNetwork returns the name of a raw SCTP socket in package net.
 func sctpNetwork(a netip.Addr) string {
 	if a.Is4() {
 		return fmt.Sprintf("ip4:%d", ProtocolSCTP)
@@ -81,19 +80,19 @@ func sctpNetwork(a netip.Addr) string {
 	return fmt.Sprintf("ip6:%d", ProtocolSCTP)
 }
 
-// An sctpConn is a client. Each Write is an INIT, whatever it writes; what is read are the server's lines.
+// An sctpConn is a client. Each Write sends an INIT, whatever its bytes. Read returns the lines of the server.
 type sctpConn struct {
 	*net.IPConn
 	local, to netip.AddrPort
-	served    bool   // to is an address of this namespace, and answers
-	free      func() // lets the next client of the namespace begin
+	served    bool   // a server of this namespace has the address to
+	free      func() // lets the next client of the namespace start
 	deadline  time.Time
-	again     time.Time // when the INIT is sent once more
+	again     time.Time // when to send the INIT again
 	rest      bytes.Buffer
 }
 
-// dialSCTP opens a client. A namespace has one at a time: a raw socket receives the ICMP errors for all
-// packets to its peer, whatever their ports.
+// dialSCTP opens a client. A namespace has one client at a time, because a raw socket receives the ICMP errors of all
+// packets to its peer, for all ports.
 func (n *Namespace) dialSCTP(to netip.AddrPort) (net.Conn, error) {
 	n.sctp.Lock()
 	conn, err := net.Dial(sctpNetwork(to.Addr()), to.Addr().String())
@@ -114,11 +113,11 @@ func (c *sctpConn) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// sctpAgain is how long a client waits before it sends its INIT once more. A host that should say that it
-// has no SCTP is silent where a client there has opened its socket, and not connected it yet.
+// sctpAgain is the time after which a client sends its INIT again. A host without SCTP should answer with an ICMP
+// error. It is silent if a client of the host has opened a raw socket and not connected it yet.
 const sctpAgain = 500 * time.Millisecond
 
-// SetDeadline is for Read; writes never wait.
+// SetDeadline sets the deadline of Read. Writes never wait.
 func (c *sctpConn) SetDeadline(t time.Time) error { c.deadline = t; return nil }
 
 // SetReadDeadline is SetDeadline.
@@ -135,16 +134,16 @@ func (c *sctpConn) Read(p []byte) (int, error) {
 		if err := c.IPConn.SetReadDeadline(until); err != nil {
 			return 0, err
 		}
-		n, _, err := c.ReadFrom(buf) // Read would return the header of IPv4, too
+		n, _, err := c.ReadFrom(buf) // Read would also return the IPv4 header
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && !last:
 			_, _ = c.Write(nil)
 			continue
-		case errors.Is(err, unix.ENOPROTOOPT), errors.Is(err, unix.EPROTO): // a host without a socket of SCTP
+		case errors.Is(err, unix.ENOPROTOOPT), errors.Is(err, unix.EPROTO): // the host has no SCTP socket
 			return 0, unix.ECONNREFUSED
 		case err != nil:
 			return 0, err
-		case c.isOwnPacket(buf[:n]) && !c.served: // this socket keeps the kernel from saying so
+		case c.isOwnPacket(buf[:n]) && !c.served: // this raw socket prevents the ICMP error of the kernel
 			return 0, unix.ECONNREFUSED
 		}
 		text, _ := sctpCookieOf(buf[:n], c.local.Port())
@@ -153,12 +152,12 @@ func (c *sctpConn) Read(p []byte) (int, error) {
 	return c.rest.Read(p)
 }
 
-// isOwnPacket reports whether p is what the client itself sent, and which came to its own host.
+// isOwnPacket reports whether p is a packet of the client itself, which came back to its own host.
 func (c *sctpConn) isOwnPacket(p []byte) bool {
 	return bytes.Equal(p, SCTPInit(c.local.Port(), c.to.Port()))
 }
 
-// LocalAddr has the port, which a raw socket does not know.
+// LocalAddr returns the address with the port. The raw socket does not know the port.
 func (c *sctpConn) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(c.local) }
 
 func (c *sctpConn) Close() error {

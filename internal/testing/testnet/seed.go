@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// Seed returns the seed of a test's randomness: the same in each run, so that unchanged code has the
-// same result. FAIRWAY_SEED=random looks for new faults, a number for a known
-// one. Seed logs the number.
+// Seed returns the seed of a test's randomness, and logs it. It is fixed, so unchanged code has equal results in every
+// run. FAIRWAY_SEED=random looks for new faults. A number repeats a known fault.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(1)
@@ -28,7 +27,7 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Random is a source with that seed.
+// Random returns a source of random numbers with the test's seed.
 func Random(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))

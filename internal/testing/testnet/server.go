@@ -11,22 +11,22 @@ import (
 	"sync"
 )
 
-// A server answers every line and every datagram with its name and the address that it sees:
+// A server answers every line and every datagram with its name, its address, and the client's address:
 //
 //	pod-a 10.244.1.5:8080 saw 198.51.100.10:41234
 //
-// A TCP client gets the line at once and again for each line it sends.
+// A TCP client gets the line at once, and again for each line that it sends.
 type server struct {
 	name  string
 	close func() error
 	done  sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{} // nil once the server ends
+	conns map[net.Conn]struct{} // nil after the server has ended
 }
 
-// Serve answers on an address of the namespace until the test ends, or until the returned
-// function is called, which also cuts the connections. The network is "tcp", "udp" or "sctp".
+// Serve answers on an address of the namespace until the test ends or stop is called. stop also cuts the connections.
+// The network is "tcp", "udp" or "sctp".
 func (n *Namespace) Serve(network string, at netip.AddrPort) (stop func()) {
 	n.t.Helper()
 	s := &server{name: n.Name, conns: map[net.Conn]struct{}{}}
@@ -94,12 +94,12 @@ func (s *server) serveUDP(at netip.AddrPort) error {
 	return nil
 }
 
-// answerLine is the line that the server answers with.
+// answerLine returns the server's answer.
 func (s *server) answerLine(at, client fmt.Stringer) string {
 	return fmt.Sprintf("%s %v saw %v\n", s.name, at, client)
 }
 
-// answerPackets answers each packet of a socket with what reply returns, unless that is nil.
+// answerPackets answers each packet of a socket with the result of reply, unless the result is nil.
 func (s *server) answerPackets(pc net.PacketConn, reply func(packet []byte, from net.Addr) []byte) {
 	s.close = pc.Close
 	s.done.Go(func() {
@@ -109,7 +109,7 @@ func (s *server) answerPackets(pc net.PacketConn, reply func(packet []byte, from
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // an ICMP error of an earlier answer
+			if err != nil { // an ICMP error for an earlier answer
 				continue
 			}
 			if text := reply(buf[:n], from); text != nil {

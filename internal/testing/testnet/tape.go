@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tape records which MAC addresses claimed some addresses on a network, by ARP and by neighbour
-// advertisements.
+// A Tape records the MAC addresses that claim some addresses on a network, by ARP or neighbour advertisements.
 type Tape struct {
 	addrs []netip.Addr
 
@@ -22,7 +21,7 @@ type Tape struct {
 }
 
 type addrClaim struct {
-	at   time.Time // the kernel's
+	at   time.Time // the kernel's time stamp
 	addr netip.Addr
 	mac  [6]byte
 }
@@ -82,8 +81,7 @@ func (tp *Tape) run(fd int, stop chan struct{}) {
 	}
 }
 
-// parseClaim parses a frame that claims an address: ARP with it as the sender, or a neighbour
-// advertisement.
+// parseClaim parses a frame that claims an address: ARP with the address as sender, or a neighbour advertisement.
 func parseClaim(b []byte) (s addrClaim, ok bool) {
 	switch {
 	case len(b) >= 42 && b[12] == 8 && b[13] == 6:
@@ -98,18 +96,18 @@ func parseClaim(b []byte) (s addrClaim, ok bool) {
 	return s, false
 }
 
-// Interleaved is the time within which frames of two nodes in turns mean that both had the address: a
-// new owner keeps it for longer.
+// Interleaved is the time in which alternate frames of two nodes mean that both had the address. A new owner keeps an
+// address for longer.
 const Interleaved = 400 * time.Millisecond
 
-// Frames returns how many frames claimed one of the addresses.
+// Frames returns the number of frames that claimed one of the addresses.
 func (tp *Tape) Frames() int {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
 	return len(tp.claims)
 }
 
-// Last returns the MAC address that claimed an address last; nil: none has yet.
+// Last returns the MAC address that claimed an address last, or nil.
 func (tp *Tape) Last(a netip.Addr) net.HardwareAddr {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
@@ -121,8 +119,8 @@ func (tp *Tape) Last(a netip.Addr) net.HardwareAddr {
 	return nil
 }
 
-// Check fails the test if two MACs had an address at the same time: if one spoke between two
-// frames of another that follow each other closely. It returns how many changes of owners there were.
+// Check fails the test if two MACs had an address at one time: one MAC sent a frame between two frames of the other
+// that follow each other closely. It returns the number of changes of the owner.
 func (tp *Tape) Check(t testing.TB) (changes int) {
 	t.Helper()
 	tp.mu.Lock()

@@ -20,25 +20,25 @@ import (
 //go:embed init.sh
 var initScript string
 
-// statusPrefix begins the line by which the init script says how the program ended.
+// statusPrefix begins the line in which the init script prints the exit status.
 const statusPrefix = "uml-status: "
 
-// Options say what runs, and for how long.
+// Options describe the program to run.
 type Options struct {
-	Program string    // absolute path of the binary
-	Args    []string  // for it
-	Dir     string    // where it runs, absolute
-	Env     []string  // "NAME=value", besides PATH and HOME
-	Output  io.Writer // gets what it prints, line by line
-	Virtual bool      // see the package's doc
-	MemMiB  int       // of the kernel; 0: 1024
+	Program string // absolute path of the binary
+	Args    []string
+	Dir     string    // its working directory, absolute
+	Env     []string  // "NAME=value"; PATH and HOME are set
+	Output  io.Writer // gets its output, line by line
+	Virtual bool      // virtual time, see the package's doc
+	MemMiB  int       // the kernel's memory; 0: 1024
 }
 
 // ErrNoKernel says that there is no kernel to run.
 var ErrNoKernel = errors.New("no user-mode Linux kernel [make uml]")
 
-// Kernel returns the path of the kernel: what FAIRWAY_UML names, else bin/linux.uml in
-// the tree that the working directory is in.
+// Kernel returns the path of the kernel: the value of FAIRWAY_UML, or else bin/linux.uml in the module of the working
+// directory.
 func Kernel() (string, error) {
 	path := os.Getenv("FAIRWAY_UML")
 	if path == "" {
@@ -54,7 +54,7 @@ func Kernel() (string, error) {
 	return path, nil
 }
 
-// Root returns the directory of the module that the working directory is in.
+// Root returns the directory of the module of the working directory.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -72,9 +72,8 @@ func Root() (string, error) {
 	}
 }
 
-// Run boots the kernel, runs the program in it and returns its exit status. An error
-// means that the program has none: there is no kernel, it did not come up, it died, or
-// ctx ended.
+// Run boots the kernel, runs the program in it, and returns the exit status. An error means that there is no status: no
+// kernel was found, it did not boot, it died, or ctx ended.
 func Run(ctx context.Context, o Options) (status int, err error) {
 	kernel, err := Kernel()
 	if err != nil {
@@ -91,7 +90,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	}
 	cmd := exec.CommandContext(ctx, kernel, o.kernelArgs(scratch, script)...)
 	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + o.memDir(scratch), "PATH=" + os.Getenv("PATH")}
-	// A group of its own: the processes in the kernel are processes of the host, too.
+	// A process group: the processes in the kernel are processes of the host, too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
@@ -99,7 +98,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	cmd.Stdout, cmd.Stderr = in, in
 	found := make(chan int, 1)
 	go func() { found <- copyLines(o.Output, out) }()
-	runtime.LockOSThread() // Pdeathsig is the death of the thread that starts it
+	runtime.LockOSThread() // Pdeathsig refers to the thread that starts the process
 	err = cmd.Run()
 	runtime.UnlockOSThread()
 	_ = in.Close()
@@ -115,10 +114,10 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	return status, nil
 }
 
-// scratchPrefix begins the names of scratch directories; the pid of the owner follows.
+// scratchPrefix begins the names of scratch directories. The owner's pid follows.
 const scratchPrefix = "fairway-uml-"
 
-// newScratch makes a scratch directory, and removes those whose owner was killed.
+// newScratch makes a scratch directory, and removes the directories of killed owners.
 func newScratch() (string, error) {
 	old, err := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"))
 	if err != nil {
@@ -127,14 +126,14 @@ func newScratch() (string, error) {
 	for _, dir := range old {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), scratchPrefix), "-")
 		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
-			_ = os.RemoveAll(dir) // another run may be faster
+			_ = os.RemoveAll(dir) // another run may remove it first
 		}
 	}
 	return os.MkdirTemp("", fmt.Sprintf("%s%d-", scratchPrefix, os.Getpid()))
 }
 
-// memDir is where the kernel keeps its memory, as a file without a name: in memory where
-// there is room for twice as much, because a container's /dev/shm may be tiny.
+// memDir returns the directory for the file with the kernel's memory, which has no name. It is in memory if there is
+// room for twice the size, because a container's /dev/shm may be tiny.
 func (o Options) memDir(scratch string) string {
 	const shm = "/dev/shm"
 	var fs syscall.Statfs_t
@@ -144,7 +143,7 @@ func (o Options) memDir(scratch string) string {
 	return shm
 }
 
-// mem is the kernel's memory in MiB.
+// mem returns the kernel's memory in MiB.
 func (o Options) mem() int {
 	if o.MemMiB == 0 {
 		return 1024
@@ -163,7 +162,7 @@ func (o Options) kernelArgs(scratch, script string) []string {
 	return args
 }
 
-// command is the end of the init script: what runs, and how it ended.
+// command returns the end of the init script, which runs the program and prints its status.
 func (o Options) command() string {
 	var b strings.Builder
 	for _, e := range o.Env {
@@ -178,11 +177,10 @@ func (o Options) command() string {
 	return b.String()
 }
 
-// quote makes a word for the shell.
+// quote quotes a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// copyLines copies what the kernel prints, until it ends, and returns the status that
-// the script said, -1 if it said none.
+// copyLines copies the output of the kernel until it ends. It returns the status that the script printed, or -1.
 func copyLines(to io.Writer, from *io.PipeReader) int {
 	status := -1
 	r := bufio.NewReader(from)
@@ -202,8 +200,7 @@ func copyLines(to io.Writer, from *io.PipeReader) int {
 	}
 }
 
-// Build compiles the tests of the package in the working directory, with a build tag, into
-// a static binary in dir.
+// Build compiles the tests of the package in the working directory, with a build tag, to a static binary in dir.
 func Build(ctx context.Context, tag, dir string) (string, error) {
 	path := filepath.Join(dir, tag+".test")
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-tags", tag, "-o", path, ".")

@@ -1,12 +1,15 @@
-// Package apiserver is a Kubernetes API server small enough to live in a test: list and
-// watch of what a service proxy reads, over real HTTP, from objects that the test puts.
+// Package apiserver is a Kubernetes API server that is small enough for a test. It serves list and watch of the objects that a
+// service proxy reads, over real HTTP. The test puts the objects.
 //
 //	Put, Delete ─→ objects + log of changes ─┬─ list, watch (JSON, protobuf) ─→ kube-proxy
 //	                                         └───────────────────────────────→ fairway agent
 //
-// It hides encodings, resource versions and selectors. It promises what both programs
-// rely on: versions that grow, watches that miss nothing and keep the order, initial
-// events with their bookmark (KEP-3157), and DELETED for an object that no longer
-// matches a watcher's selector. Each object is encoded once a format, however many
-// watch. It validates nothing, defaults nothing, and takes events without keeping them.
+// Promises, which both programs rely on:
+//   - Resource versions grow.
+//   - Watches miss no change, and keep the order.
+//   - Initial events end with a bookmark (KEP-3157).
+//   - A watcher gets DELETED for an object that no longer matches its selector.
+//   - Each object is encoded once for each format, however many watchers there are.
+//
+// It does not validate objects or add defaults, and it accepts events without keeping them.
 package apiserver

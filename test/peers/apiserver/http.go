@@ -22,13 +22,13 @@ const (
 	mediaProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// Serve answers on the listener until the returned function is called.
+// Serve answers on the listener until stop is called.
 func (s *Server) Serve(l net.Listener) (stop func()) {
 	srv := &http.Server{Handler: s}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = srv.Serve(l) // ends with ErrServerClosed
+		_ = srv.Serve(l) // returns ErrServerClosed
 	}()
 	return func() {
 		_ = srv.Close()
@@ -36,7 +36,7 @@ func (s *Server) Serve(l net.Listener) (stop func()) {
 	}
 }
 
-// ServeHTTP answers list, watch and get; it takes events and forgets them.
+// ServeHTTP answers list, watch and get. It accepts events and drops them.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, resource, name := split(r.URL.Path)
 	k := s.kinds[resource]
@@ -69,7 +69,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// split takes a path such as /apis/G/V/namespaces/NS/RESOURCE/NAME apart.
+// split parses a path, for example /apis/G/V/namespaces/NS/RESOURCE/NAME.
 func split(path string) (namespace, resource, name string) {
 	f := strings.Split(strings.Trim(path, "/"), "/")
 	skip := 2 // api/v1
@@ -128,7 +128,7 @@ func (s *Server) list(w http.ResponseWriter, k *kind, f filter, media string) {
 	respond(w, media)(encode(l, k, media))
 }
 
-// respond returns what writes an answer, or the error of making it.
+// respond returns a function that writes an answer, or an error.
 func respond(w http.ResponseWriter, media string) func([]byte, error) {
 	return func(data []byte, err error) {
 		if err != nil {
@@ -177,7 +177,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, f filter
 	}
 }
 
-// bookmark says that all initial events were sent.
+// bookmark tells the client that it has got all initial events.
 func (k *kind) bookmark(version int64) *item {
 	o := k.empty()
 	o.SetResourceVersion(strconv.FormatInt(version, 10))
@@ -190,7 +190,7 @@ type stream struct {
 	w     io.Writer
 	k     *kind
 	media string
-	err   error // of the first event that could not be sent
+	err   error // the error of the first event that could not be sent
 }
 
 func (s *stream) send(typ string, it *item) {

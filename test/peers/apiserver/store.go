@@ -40,7 +40,7 @@ type kind struct {
 	grown   chan struct{} // closed and replaced when the log grows
 }
 
-// An item is one version of an object. It is never changed.
+// An item is one version of an object. It never changes.
 type item struct {
 	Object
 	version int64
@@ -49,7 +49,7 @@ type item struct {
 	encoded map[string][]byte // by media type
 }
 
-// A change leads from old to new; either may be nil.
+// A change replaces old by new. Either may be nil.
 type change struct {
 	version  int64
 	old, new *item
@@ -84,8 +84,7 @@ func (s *Server) kindOf(o Object) *kind {
 
 func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// Put creates the object or replaces the one of its name, and returns when every
-// watcher may see it. The Server keeps a copy.
+// Put creates or replaces an object. When it returns, every watcher can see the object. The Server keeps a copy.
 func (s *Server) Put(o Object) {
 	o = o.DeepCopyObject().(Object)
 	s.mu.Lock()
@@ -108,7 +107,7 @@ func (s *Server) Put(o Object) {
 	k.note(change{s.version, old, it})
 }
 
-// Delete removes the object of that type and name, if there is one.
+// Delete removes the object with the type and name of obj, if it exists.
 func (s *Server) Delete(o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,13 +118,13 @@ func (s *Server) Delete(o Object) {
 	}
 	delete(k.objects, key(o))
 	s.version++
-	// A deletion is told with the object's last state, at the deletion's version.
+	// A deletion has the object's last state and the version of the deletion.
 	gone := old.DeepCopyObject().(Object)
 	gone.SetResourceVersion(strconv.FormatInt(s.version, 10))
 	k.note(change{s.version, &item{Object: gone, version: s.version}, nil})
 }
 
-// note adds to the log. s.mu is held.
+// note adds to the log. The caller holds mu.
 func (k *kind) note(c change) {
 	k.log = append(k.log, c)
 	close(k.grown)
@@ -139,7 +138,7 @@ type filter struct {
 	namespace string
 }
 
-// matches reports whether a request is about the item; never about none.
+// matches reports whether an item matches a request. Nil never does.
 func (f filter) matches(it *item) bool {
 	if it == nil || f.namespace != "" && it.GetNamespace() != f.namespace {
 		return false
@@ -151,7 +150,7 @@ func (f filter) matches(it *item) bool {
 	return f.labels.Matches(labels.Set(it.GetLabels())) && f.fields.Matches(set)
 }
 
-// typed says what the change is to a watcher with that filter; "" if it is nothing.
+// typed returns the type of the change for a watcher with the filter, or "" if the watcher does not see the change.
 func (c change) typed(f filter) (string, *item) {
 	was, is := f.matches(c.old), f.matches(c.new)
 	switch {
@@ -160,7 +159,7 @@ func (c change) typed(f filter) (string, *item) {
 	case is:
 		return "ADDED", c.new
 	case was && c.new != nil:
-		// It has left the watcher's view: its last state in it, at the new version.
+		// The object has left the watcher's view: send its last state in the view, with the new version.
 		left := c.old.DeepCopyObject().(Object)
 		left.SetResourceVersion(strconv.FormatInt(c.version, 10))
 		return "DELETED", &item{Object: left, version: c.version}
@@ -170,7 +169,7 @@ func (c change) typed(f filter) (string, *item) {
 	return "", nil
 }
 
-// snapshot returns the matching objects and the version of the state. s.mu is not held.
+// snapshot returns the matching objects and the version of the state. The caller does not hold mu.
 func (s *Server) snapshot(k *kind, f filter) ([]*item, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +182,8 @@ func (s *Server) snapshot(k *kind, f filter) ([]*item, int64) {
 	return all, s.version
 }
 
-// since returns what has changed after a version, the version of the state, and what
-// is closed when there is more.
+// since returns the changes after a version, the version of the state, and a channel that is closed when there are
+// more.
 func (s *Server) since(k *kind, version int64) ([]change, int64, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,8 +3,7 @@
 //	Start ─ Namespace.Do ─→ program ─→ output (kept: its end is what a failure shows)
 //	Stop  ─ SIGTERM, SIGKILL after 10 s ─→ gone
 //
-// It hides threads and signals. It promises that the program is gone when Stop returns,
-// and also when the test itself is killed with -9.
+// The program is gone when Stop returns, and also when the test itself is killed with -9.
 package process
 
 import (
@@ -26,12 +25,12 @@ type Process struct {
 	cmd   *exec.Cmd
 	out   tail
 	done  chan struct{}
-	err   error // of Wait, once done is closed
+	err   error // the error of Wait, after done is closed
 	Began time.Time
 }
 
-// Enter runs a function on a thread in the namespaces where the program should run:
-// testnet.Namespace.Do. Nil means here.
+// Enter runs a function on a thread in the namespaces for the program: testnet.Namespace.Do. Nil means the present
+// namespaces.
 type Enter func(func() error) error
 
 // Start starts argv.
@@ -53,7 +52,7 @@ func Start(enter Enter, name string, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// Alive returns an error with the program's last output if it has ended.
+// Alive returns nil while the program runs, and otherwise an error with the end of its output.
 func (p *Process) Alive() error {
 	select {
 	case <-p.done:
@@ -63,7 +62,7 @@ func (p *Process) Alive() error {
 	}
 }
 
-// Output returns the end of what the program wrote.
+// Output returns the end of the program's output.
 func (p *Process) Output() string { return p.out.String() }
 
 // Stop ends the program.
@@ -82,20 +81,20 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// Kill ends the program as a crash does: it cannot react.
+// Kill ends the program like a crash: the program cannot react.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Usage is what a program costs.
+// Usage is the memory and CPU time of a program.
 type Usage struct {
 	RSS, PeakRSS int64         // bytes
-	FileRSS      int64         // of RSS: pages of the program's file, and of other files
-	CPU          time.Duration // its own and that of the programs it ran
+	FileRSS      int64         // part of RSS: pages of the program's file and of other files
+	CPU          time.Duration // includes the programs that it ran
 }
 
-// Usage returns what the program costs so far.
+// Usage returns the memory and CPU time so far.
 func (p *Process) Usage() (Usage, error) {
 	pid := p.cmd.Process.Pid
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -131,7 +130,7 @@ func (p *Process) Usage() (Usage, error) {
 	return u, nil
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of the output.
 type tail struct {
 	mu   sync.Mutex
 	data []byte

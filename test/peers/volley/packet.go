@@ -17,7 +17,7 @@ const (
 
 	sctpInit, sctpInitAck, sctpAbort = 1, 2, 6
 
-	// hops are enough to cross the network, and few for a packet that goes in circles.
+	// hops is enough to cross the network. It is small, because a packet may be in a loop.
 	hops = 16
 )
 
@@ -61,14 +61,14 @@ func datagram(src, dst netip.AddrPort, text string) []byte {
 	binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
 	sum := checksum.Transport(src.Addr(), dst.Addr(), unix.IPPROTO_UDP, b)
 	if sum == 0 {
-		sum = 0xffff // 0 says that there is none
+		sum = 0xffff // 0 means no checksum
 	}
 	binary.BigEndian.PutUint16(b[6:], sum)
 	return b
 }
 
-// chunk is an SCTP packet with an INIT, its INIT-ACK or an ABORT. The tag of the first
-// is the probe's id; the others carry it as their verification tag.
+// chunk returns an SCTP packet with an INIT, an INIT-ACK or an ABORT. The tag of the INIT is the probe's id. The others
+// have the id as verification tag.
 func chunk(src, dst netip.AddrPort, kind uint8, id uint32) []byte {
 	b := make([]byte, 12, 40)
 	binary.BigEndian.PutUint16(b[0:], src.Port())
@@ -113,7 +113,7 @@ func (f *Field) tcp(t *tap, p packet) {
 	}
 }
 
-// udp gets the answers that arrive at clients. An answer names the endpoint, see testnet.Host.Serve.
+// udp gets the answers that arrive at clients. An answer names the endpoint: see testnet.Host.Serve.
 func (f *Field) udp(t *tap, p packet) {
 	if len(p.data) < 8 {
 		return
@@ -121,7 +121,7 @@ func (f *Field) udp(t *tap, p packet) {
 	s := f.shotFrom(t.at, binary.BigEndian.Uint16(p.data[2:]))
 	words := strings.Fields(string(p.data[8:]))
 	if s == nil || len(words) != 4 || words[2] != "saw" {
-		return // a probe that has arrived
+		return // a probe
 	}
 	at, err := netip.ParseAddrPort(words[1])
 	if err != nil {
@@ -135,7 +135,7 @@ func (f *Field) udp(t *tap, p packet) {
 	f.arrived(s, f.stations[words[0]], at, seen.Addr())
 }
 
-// sctp plays the server that the kernel does not have.
+// sctp answers in place of a server, which the kernel does not have.
 func (f *Field) sctp(t *tap, p packet) {
 	if len(p.data) < 16 {
 		return
@@ -161,10 +161,10 @@ func (f *Field) sctp(t *tap, p packet) {
 		answer = sctpInitAck
 		f.arrived(s, t.at, dst, p.src)
 	}
-	_ = t.at.write(dst, src, unix.IPPROTO_SCTP, chunk(dst, src, answer, id)) // if it fails, silence tells
+	_ = t.at.write(dst, src, unix.IPPROTO_SCTP, chunk(dst, src, answer, id)) // an error shows as silence
 }
 
-// icmp gets the errors. They carry the packet that the client has sent.
+// icmp gets the ICMP errors. They contain the packet of the client.
 func (f *Field) icmp(t *tap, p packet) {
 	unreachable, port, length := byte(1), byte(4), 40
 	if t.is4 {

@@ -18,7 +18,7 @@ type Station struct {
 	out  [2]int // raw sockets for packets with their header: IPv4, IPv6
 }
 
-// A tap is a raw socket that gets a copy of what is delivered to its host.
+// A tap is a raw socket that gets a copy of the packets for its host.
 type tap struct {
 	fd    int
 	at    *Station
@@ -27,13 +27,13 @@ type tap struct {
 	got   func(*Field, *tap, packet)
 }
 
-// A packet is what a tap got, without the network's header.
+// A packet is a packet from a tap, without the network header.
 type packet struct {
 	src, dst netip.Addr
 	data     []byte
 }
 
-// Join adds a host; enter runs a function on a thread that is in it.
+// Join adds a host. enter runs a function on a thread in the host.
 func (f *Field) Join(name string, enter func(func() error) error) (*Station, error) {
 	s := &Station{Name: name, out: [2]int{-1, -1}}
 	err := enter(func() error {
@@ -68,13 +68,13 @@ func (f *Field) Join(name string, enter func(func() error) error) (*Station, err
 	return s, nil
 }
 
-// raw opens a socket that does not block.
+// raw opens a non-blocking socket.
 func raw(family, proto int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
 	return fd, os.NewSyscallError("socket", err)
 }
 
-const buffer = 8 << 20 // of a tap: a volley's answers come before the first read
+const buffer = 8 << 20 // size of a tap's buffer: all answers of a volley come before the first read
 
 func (f *Field) tap(t tap) error {
 	family := unix.AF_INET6
@@ -104,11 +104,11 @@ func (f *Field) tap(t tap) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// onlyHandshakes keeps the programs' own connections out: SYN and RST alone pass.
+// onlyHandshakes passes only SYN and RST, without the programs' own connections.
 func onlyHandshakes(fd int, is4 bool) error {
 	flags := uint32(13)
 	if is4 {
-		flags += 20 // the filter sees the IPv4 header
+		flags += 20 // the filter also sees the IPv4 header
 	}
 	code := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flags},
@@ -120,7 +120,7 @@ func onlyHandshakes(fd int, is4 bool) error {
 	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog))
 }
 
-// read takes what is in the tap's socket.
+// read reads a packet from the tap's socket.
 func (t *tap) read(f *Field) error {
 	for {
 		n, oobn, _, from, err := unix.Recvmsg(t.fd, f.buf, f.oob, unix.MSG_DONTWAIT)
@@ -138,7 +138,7 @@ func (t *tap) read(f *Field) error {
 	}
 }
 
-// packet removes the network header, or what the kernel passes in its place.
+// packet removes the network header, or the bytes that the kernel passes in its place.
 func (t *tap) packet(data, oob []byte, from unix.Sockaddr) (p packet, ok bool) {
 	if t.is4 {
 		if len(data) < 20 {
@@ -182,8 +182,7 @@ func (s *Station) send(p Probe, id uint32) error {
 	return nil
 }
 
-// write sends a packet. That a rule of the sender's own host stops it, or that no route
-// leads there, is for the results to show, as silence.
+// write sends a packet. If a rule of the sender's host stops the packet, or it has no route, the result is silence.
 func (s *Station) write(src, dst netip.AddrPort, proto uint8, payload []byte) error {
 	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: dst.Addr().As16()}
 	i := 1

@@ -17,15 +17,15 @@ type Probe struct {
 	Src   netip.Addr
 	To    netip.AddrPort
 	Proto api.Proto
-	// Likely says that an answer or arrival is expected: Fire waits for it longer.
+	// Likely says that an answer or an arrival is expected, so Fire waits longer for it.
 	Likely bool
 }
 
 // A Verdict is the answer that the client got.
 type Verdict uint8
 
-// The verdicts. Past is an answer from an address that was never asked: the endpoint
-// has seen the client itself, and its answer has not come through the node.
+// The verdicts. Past is an answer from an address that the client did not call: the endpoint saw the client's own
+// address, and its answer did not come through the node.
 const (
 	Silence Verdict = iota
 	Answered
@@ -35,32 +35,32 @@ const (
 	Lost    // any other ICMP error
 )
 
-// String returns the verdict in a word or three.
+// String returns the verdict as text.
 func (v Verdict) String() string {
 	return [...]string{"silence", "answered", "answered past the node", "reset", "refused", "unreachable"}[v]
 }
 
-// A Result is what became of a Probe. At and Seen are set if an endpoint got it.
+// A Result is the result of a Probe. If an endpoint got the probe, At and Seen are set.
 type Result struct {
 	Verdict Verdict
-	By      *Station       // the station that got it; nil: none
-	At      netip.AddrPort // the address it arrived at
-	Seen    netip.Addr     // the source address that it saw
+	By      *Station       // the station that got the probe, or nil
+	At      netip.AddrPort // the address that the probe arrived at
+	Seen    netip.Addr     // the source address that the station saw
 }
 
-// done reports whether nothing more can come.
+// done reports whether the result is complete.
 func (r Result) done() bool {
 	return r.Verdict >= Reset || r.Verdict != Silence && r.By != nil
 }
 
-// A Field is a network's stations. It belongs to one goroutine at a time.
+// A Field has a network's stations. One goroutine at a time may use it.
 type Field struct {
 	epoll    int
 	taps     map[int32]*tap
 	stations map[string]*Station
 	next     uint32
-	shots    map[uint32]*shot // of the Fire that runs, by id
-	open     int              // likely ones that are not done
+	shots    map[uint32]*shot // the shots of the running Fire, by id
+	open     int              // number of likely shots that are not done
 	buf, oob []byte
 
 	sctpPorts []uint16
@@ -72,7 +72,7 @@ type shot struct {
 	Result
 }
 
-// New returns a Field without stations. It answers SCTP on those ports of all of them.
+// New returns a Field without stations. All its stations answer SCTP on the given ports.
 func New(sctpPorts ...uint16) (*Field, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -97,7 +97,7 @@ func (f *Field) Close() {
 	_ = unix.Close(f.epoll)
 }
 
-// Ports are the source ports; ids come back after so many.
+// The source ports. Ids repeat after as many probes.
 const (
 	firstPort, ports = 10000, 50000
 	firstID          = 1 << 20
@@ -105,11 +105,11 @@ const (
 
 func portOf(id uint32) uint16 { return uint16(firstPort + id%ports) }
 
-// MaxProbes is how many a Fire takes: each has its own source port.
+// MaxProbes is the most probes of one Fire, because each needs its own source port.
 const MaxProbes = ports
 
-// Fire sends the probes and returns what became of them, in their order. It waits up to
-// patience for the likely ones, and so long as quiet for the others.
+// Fire sends the probes and returns their results in order. It waits up to patience for the likely ones, and up to
+// quiet for the others.
 func (f *Field) Fire(probes []Probe, patience, quiet time.Duration) ([]Result, error) {
 	if len(probes) > MaxProbes {
 		return nil, fmt.Errorf("fire %d probes: at most %d", len(probes), MaxProbes)
@@ -157,11 +157,11 @@ func (f *Field) Fire(probes []Probe, patience, quiet time.Duration) ([]Result, e
 	return out, nil
 }
 
-// shotOf returns the shot of an id, or of a client's port.
+// shotOf returns the shot with an id or with a client's port.
 func (f *Field) shotOf(id uint32) *shot { return f.shots[id] }
 
 func (f *Field) shotFrom(at *Station, port uint16) *shot {
-	// ids are consecutive and fewer than ports, so a port says which it is.
+	// Ids are consecutive and fewer than ports, so a port identifies the id.
 	last := f.next - 1
 	back := (uint32(portOf(last)) + ports - uint32(port)) % ports
 	if s := f.shots[last-back]; s != nil && s.From == at && portOf(last-back) == port {
@@ -170,7 +170,7 @@ func (f *Field) shotFrom(at *Station, port uint16) *shot {
 	return nil
 }
 
-// note changes a shot's result.
+// note changes the result of a shot.
 func (f *Field) note(s *shot, change func(*Result)) {
 	was := s.done()
 	change(&s.Result)
@@ -179,12 +179,12 @@ func (f *Field) note(s *shot, change func(*Result)) {
 	}
 }
 
-// arrived notes that an endpoint got the probe.
+// arrived records that an endpoint got the probe.
 func (f *Field) arrived(s *shot, by *Station, at netip.AddrPort, from netip.Addr) {
 	f.note(s, func(r *Result) { r.By, r.At, r.Seen = by, at, from })
 }
 
-// told notes what a client got.
+// told records the answer that a client got.
 func (f *Field) told(s *shot, v Verdict, by netip.AddrPort) {
 	if v == Answered && by != s.To {
 		v = Past
@@ -196,7 +196,7 @@ func (f *Field) told(s *shot, v Verdict, by netip.AddrPort) {
 	})
 }
 
-// drain reads everything that is there; it waits for the first.
+// drain waits for the first packet, and then reads all that are there.
 func (f *Field) drain(wait time.Duration) error {
 	var events [64]unix.EpollEvent
 	for {

@@ -1,16 +1,14 @@
-// Command bench-scale measures Fairway and the real kube-proxy side by side: the same
-// Services from the same API server, one program after the other, in a network
-// namespace without links.
+// Command bench-scale measures Fairway and the real kube-proxy. The programs run one after the other, in a network namespace
+// without links, with equal Services from one API server.
 //
 //	objects ─→ API server ─┬─→ kube-proxy ──→ kernel   cold start, one change, one
 //	  (here)     (here)    └─→ fairway ─────→ kernel   Service, restart, memory, CPU
 //
-// Both report when a change is in the kernel, to the microsecond, in the metric
-// kubeproxy_sync_proxy_rules_last_timestamp_seconds; that the metric is right is
-// looked up in the kernel's own listing at the end of each run.
+// Both programs report the time at which a change is in the kernel, to the microsecond, in the metric
+// kubeproxy_sync_proxy_rules_last_timestamp_seconds. At the end of each run the kernel's own listing must agree.
 //
-// A size is a number of Services of two endpoints, or 1xN, one Service of N endpoints. In
-// each there is one Service more, of 100 pods, for a rolling update.
+// A size is a number of Services of two endpoints, or 1xN for one Service of N endpoints. Another Service of 100 pods is for
+// a rolling update.
 //
 //	go run ./cmd/bench-scale -sizes 1000,10000,1x5000 -kube-proxy-max 10000
 package main
@@ -35,7 +33,7 @@ import (
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 )
 
-// A size is so many Services of so many endpoints.
+// A size is a number of Services and of endpoints for each.
 type size struct{ services, endpoints int }
 
 func (s size) String() string {
@@ -68,7 +66,7 @@ type options struct {
 	budget       time.Duration
 }
 
-const inside = "FAIRWAY_BENCH_INSIDE" // set in the copy of us that has a namespace of its own
+const inside = "FAIRWAY_BENCH_INSIDE" // set in the copy of this program in its own namespace
 
 func main() {
 	var o options
@@ -101,8 +99,7 @@ func fail(err error) {
 	}
 }
 
-// again runs us once more in a network namespace of our own: what the programs write
-// is gone with it.
+// again runs this program again in its own network namespace. The rules that the programs write end with the namespace.
 func again() error {
 	if os.Geteuid() != 0 {
 		return errors.New("must be root to make a network namespace")

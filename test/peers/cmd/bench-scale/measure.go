@@ -16,18 +16,18 @@ import (
 	"github.com/fairway-net/fairway/test/peers/process"
 )
 
-// A result is what was measured of one program.
+// A result has the figures of one program.
 type result struct {
-	cold, firstPass time.Duration // from the start of the process; the pass alone
+	cold, firstPass time.Duration // from the start of the process to the first pass; the pass alone
 	change          []time.Duration
 	add, remove     []time.Duration
-	restart, again  time.Duration // as cold and firstPass, with nothing changed
+	restart, again  time.Duration // cold and firstPass after a restart without changes
 	usage           process.Usage // after all changes, before the restart
 	coldCPU         time.Duration
 	restartPeak     int64
-	changeCPU       time.Duration // for each change
-	// rolling is from the last change of a rolling update to the kernel; passes and CPU
-	// are those of the whole of it.
+	changeCPU       time.Duration // CPU time of one change
+	// rolling is the time from the last change of a rolling update to the kernel. passes and CPU cover the whole
+	// update.
 	rolling, rollingCPU time.Duration
 	rollingPasses       int
 }
@@ -38,12 +38,12 @@ type measurement struct {
 	name    string
 	argv    []string
 	changes int
-	pause   time.Duration // between changes: kube-proxy waits a second between passes
+	pause   time.Duration // time between changes: kube-proxy waits a second between passes
 	proc    *process.Process
 }
 
 func (m *measurement) run(ctx context.Context) (*result, error) {
-	defer func() { _ = exec.Command("nft", "flush", "ruleset").Run() }() // of our namespace
+	defer func() { _ = exec.Command("nft", "flush", "ruleset").Run() }() // in our own namespace
 	r := &result{}
 	var err error
 	if r.cold, r.firstPass, err = m.start(ctx); err != nil {
@@ -96,7 +96,7 @@ func (m *measurement) start(ctx context.Context) (took, pass time.Duration, err 
 	return done.Sub(m.proc.Began), time.Duration(sum * 1e9), err
 }
 
-// await waits until a pass has ended after t, and returns when that was.
+// await waits until a pass has ended after t, and returns the end of the pass.
 func (m *measurement) await(ctx context.Context, t time.Time) (time.Time, error) {
 	at := func(seconds float64) time.Time { return time.UnixMicro(int64(seconds * 1e6)) }
 	seconds, err := m.awaitMetric(ctx, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", func(s float64) bool { return at(s).After(t) })
@@ -106,7 +106,7 @@ func (m *measurement) await(ctx context.Context, t time.Time) (time.Time, error)
 	return at(seconds), nil
 }
 
-// awaitMetric waits until the program has a metric, and its value is as wanted.
+// awaitMetric waits until a metric of the program has the wanted value.
 func (m *measurement) awaitMetric(ctx context.Context, name string, wanted func(float64) bool) (float64, error) {
 	began := time.Now()
 	for {
@@ -125,9 +125,9 @@ func (m *measurement) awaitMetric(ctx context.Context, name string, wanted func(
 	}
 }
 
-// timed makes a change and returns how long it took until a pass after it had ended.
+// timed makes a change, and returns the time to the end of the next pass.
 func (m *measurement) timed(ctx context.Context, change func()) (time.Duration, error) {
-	select { // let the last pass's echo end
+	select { // a late pass for the last change may still run
 	case <-ctx.Done():
 	case <-time.After(m.pause):
 	}
@@ -156,7 +156,7 @@ func (m *measurement) endpoints(ctx context.Context, r *result) error {
 	return nil
 }
 
-// addRemove measures one more Service, whose slice is there before it and goes after.
+// addRemove measures adding and removing a Service, whose slice exists before and after.
 func (m *measurement) addRemove(ctx context.Context, r *result) error {
 	for k := range max(3, m.changes/5) {
 		i := m.services + 1000 + k
@@ -207,7 +207,7 @@ func (m *measurement) rollingUpdate(ctx context.Context, r *result) error {
 			m.roll(done+phase/3, phase%3)
 		}
 	}
-	// The last change is in the kernel with the last pass: when no more come.
+	// The last change is in the kernel after the last pass, when no further passes come.
 	at, err := m.await(ctx, last)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (m *measurement) rollingUpdate(ctx context.Context, r *result) error {
 	return err
 }
 
-// metric reads the IPv4 sample of a metric. Both programs have the same names.
+// metric reads the IPv4 sample of a metric. Its name is equal in both programs.
 func metric(name string) (float64, error) {
 	resp, err := http.Get("http://127.0.0.1:10249/metrics")
 	if err != nil {
@@ -246,7 +246,7 @@ func metric(name string) (float64, error) {
 	return 0, fmt.Errorf("there is no metric %s", name)
 }
 
-// quantile returns the q-th of 100 of all.
+// quantile returns the q-th percentile of all.
 func quantile(all []time.Duration, q int) time.Duration {
 	if len(all) == 0 {
 		return 0

@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// table prints both programs' figures and how many times less ours are. theirs may be
-// nil.
+// table prints both programs' figures and their ratio. theirs may be nil.
 func table(w io.Writer, n size, theirs, ours *result) {
-	load, _ := os.ReadFile("/proc/loadavg") // without it the table says nothing of load
+	load, _ := os.ReadFile("/proc/loadavg") // an error leaves the load out of the table
 	fmt.Fprintf(w, "\n%v (load %.4s)\n\n", n, load)
 	fmt.Fprintln(w, "| | kube-proxy nftables | fairway | ratio |")
 	fmt.Fprintln(w, "|---|---:|---:|---:|")

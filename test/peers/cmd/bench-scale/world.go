@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 )
 
-// configuration is both programs', with kube-proxy's defaults, as clusters run it. The
-// sysctls of conntrack are the machine's and are left alone.
+// configuration is the configuration of both programs, with kube-proxy's defaults. It leaves the machine's sysctls of
+// conntrack alone.
 const configuration = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
@@ -23,13 +23,11 @@ nodePortAddresses: [primary]
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `
 
-// A world is so many Services of so many endpoints each, and one of 100 pods that is
-// rolled over.
+// A world is a number of Services with a number of endpoints each, and a Service of 100 pods for a rolling update.
 type world struct {
 	api *apiserver.Server
 	size
-	// changes counts the endpoints that were replaced so far: each new one has an
-	// address that none had before.
+	// changes counts the replaced endpoints. Each new endpoint has an address that no earlier one had.
 	changes int
 }
 
@@ -44,7 +42,7 @@ func (w *world) fill() {
 		for k := range addrs {
 			addrs[k] = podAddr(w.endpoints*i + k)
 		}
-		// The controller puts a hundred into a slice.
+		// The controller puts a hundred endpoints into a slice.
 		for k, part := range slices.Collect(slices.Chunk(addrs, perSlice)) {
 			w.api.Put(w.slice(i, k, part...))
 		}
@@ -55,11 +53,11 @@ func (w *world) fill() {
 
 const perSlice = 100
 
-// rolled is the number of the Service that is rolled over.
+// rolled is the number of the Service for the rolling update.
 func (w *world) rolled() int { return w.services + 10 }
 
-// roll shows a rolling update of 100 pods in the middle: so many are new, and the next
-// one is not there yet, or is there besides the old one, or the old one ends.
+// roll sets the state of a rolling update of 100 pods after a number of new pods. The next pod does not exist yet, or
+// exists besides the old one, or the old one is terminating.
 func (w *world) roll(done, phase int) {
 	s := w.slice(w.rolled(), 0)
 	for i := range 100 {
@@ -91,7 +89,7 @@ func meta(i int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", i%50), Name: fmt.Sprintf("service-%d", i)}
 }
 
-// nth is an address so many after another.
+// nth returns the n-th address after another.
 func nth(from string, n int) netip.Addr {
 	a := netip.MustParseAddr(from).As4()
 	v := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
@@ -122,7 +120,7 @@ func (w *world) slice(i, part int, addrs ...netip.Addr) *discoveryv1.EndpointSli
 	return s
 }
 
-// replaceEndpoint gives a Service a new second endpoint and returns its address.
+// replaceEndpoint replaces the second endpoint of a Service, and returns the new address.
 func (w *world) replaceEndpoint() netip.Addr {
 	i := w.changes * 7919 % w.services
 	w.changes++
