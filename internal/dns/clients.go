@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/netip"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/coredns/caddy"
@@ -17,64 +16,63 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxQuestions are the questions under way to upstreams, where the Corefile does not say.
+// maxQuestions limits the questions under way to upstreams, unless the Corefile has another number.
 const maxQuestions = 1000
 
-// register makes the plugin known to CoreDNS, once in a process.
+// register adds the plugin clients to CoreDNS, once in a process.
 var register = sync.OnceFunc(func() { plugin.Register("clients", setupClients) })
 
-// refused counts what a client did not get because it had its share.
 var refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "fairway_dns_client_refused_total",
-	Help: "Questions refused and connections ended because their client had as many as were left for all others.",
+	Help: "Questions refused and connections closed because their client had as many as were left for all others.",
 }, []string{"what"})
 
-// A share divides something of which there is a fixed number among clients: one has at most as
-// many as are free. So one greedy client gets half of all, two a third each, and a client that has
-// nothing gets something, however greedy others are (Choudhury and Hahne, dynamic thresholds).
+// A share divides a limited number of things among clients: a client has at most as many as are free. One greedy client
+// gets half of all things, two get a third each, and some are always left for a client that has none (Choudhury and
+// Hahne, dynamic thresholds).
 type share struct {
-	max int
+	limit int
 
-	mu    sync.Mutex
-	total int
-	of    map[netip.Addr]int
+	mu       sync.Mutex
+	total    int
+	byClient map[netip.Addr]int
 }
 
-func newShare(max int) *share { return &share{max: max, of: map[netip.Addr]int{}} }
+func newShare(limit int) *share { return &share{limit: limit, byClient: map[netip.Addr]int{}} }
 
-// take reports whether a client may have one more, which is counted then.
+// take reports whether a client may have one more, and counts it if so.
 func (s *share) take(client netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of[client] >= s.max-s.total {
+	if s.byClient[client] >= s.limit-s.total {
 		return false
 	}
-	s.of[client]++
+	s.byClient[client]++
 	s.total++
 	return true
 }
 
-// give counts off what take counted.
+// give undoes one take.
 func (s *share) give(client netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
-	if s.of[client]--; s.of[client] == 0 {
-		delete(s.of, client)
+	if s.byClient[client]--; s.byClient[client] == 0 {
+		delete(s.byClient, client)
 	}
 }
 
-// perClient is the plugin that keeps one client from having all questions that may be under way to
-// upstreams: whoever owns a zone whose servers are silent has as many as it likes, each for seconds.
+// perClient is the plugin that shares the questions to upstreams among clients. A question to a silent upstream is under
+// way for seconds. Without shares, one client with such questions uses up the number that forward allows for all.
 type perClient struct {
 	next  plugin.Handler
 	share *share
 }
 
-// setupClients reads `clients [MAX]`. It holds for all server blocks, each by itself. All Corefiles have it: so it also
-// limits who asks for metrics, and what a question about a large Service costs.
+// setupClients reads `clients [LIMIT]`. The plugin works in all server blocks, with a share for each. Every Corefile has
+// the plugin, so its setup also limits the metrics servers and the view of Services.
 func setupClients(c *caddy.Controller) error {
-	most := maxQuestions
+	limit := maxQuestions
 	for c.Next() {
 		args := c.RemainingArgs()
 		if len(args) > 1 {
@@ -85,14 +83,14 @@ func setupClients(c *caddy.Controller) error {
 			if err != nil || n < 2 {
 				return plugin.Error("clients", c.Errf("%q is no number of questions: give 2 or more", arg))
 			}
-			most = n
+			limit = n
 		}
 	}
 	dnsserver.AddPluginToAllServerBlocks(c, func(next plugin.Handler) plugin.Handler {
-		return perClient{next, newShare(most)}
+		return perClient{next, newShare(limit)}
 	})
 	limitScrapes(c)
-	limitLargeServices(c)
+	limitServices(c)
 	return nil
 }
 
@@ -103,7 +101,7 @@ var errGreedy = errors.New("the client has as many questions under way as are le
 
 // ServeDNS passes a question on, or refuses it.
 func (p perClient) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	from, _ := netip.ParseAddrPort(w.RemoteAddr().String()) // if it has none: the zero address, which is a client too
+	from, _ := netip.ParseAddrPort(w.RemoteAddr().String()) // without an address: the zero Addr, which is a client too
 	client := from.Addr().Unmap()
 	if !p.share.take(client) {
 		refused.WithLabelValues("question").Inc()
@@ -113,56 +111,18 @@ func (p perClient) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 	return plugin.NextOrFailure(p.Name(), p.next, ctx, w, r)
 }
 
-// withClients puts the plugin into a Corefile that does not have it, behind the brace of its first
-// server block, so that lines keep their numbers. A Corefile without such a brace stays as it is.
+// withClients returns a Corefile with the plugin clients, if it has none. It puts the plugin before the last brace that
+// ends a server block, so that the lines before it keep their numbers. blocks are the server blocks of text.
 func withClients(path string, text []byte, blocks []caddyfile.ServerBlock) []byte {
 	if has(blocks, "clients") {
 		return text
 	}
-	at := firstBrace(path, text)
-	lines := strings.Split(string(text), "\n")
-	if at < 1 || at > len(lines) {
-		return text
-	}
-	before, behind, ok := cutBrace(lines[at-1])
-	if !ok {
-		return text
-	}
-	lines[at-1] = before + "{ clients"
-	if behind = strings.TrimSpace(behind); behind != "" {
-		lines[at-1] += " " + behind // a comment: a directive cannot stand there
-	}
-	return []byte(strings.Join(lines, "\n"))
-}
-
-// firstBrace is the line of the brace that opens the first server block; 0: there is none.
-func firstBrace(path string, text []byte) int {
-	d := caddyfile.NewDispenser(path, bytes.NewReader(text))
-	depth, snippet, line := 0, false, 0
-	for d.Next() {
-		if depth == 0 && d.Line() != line {
-			line, snippet = d.Line(), strings.HasPrefix(d.Val(), "(")
-		}
-		switch d.Val() {
-		case "{":
-			if depth == 0 && !snippet {
-				return d.Line()
-			}
-			depth++
-		case "}":
-			depth--
+	for at := bytes.LastIndexByte(text, '}'); at >= 0; at = bytes.LastIndexByte(text[:at], '}') {
+		edited := bytes.Join([][]byte{text[:at], []byte("\nclients\n"), text[at:]}, nil)
+		again, err := parseBlocks(path, edited)
+		if err == nil && len(again) == len(blocks) && has(again, "clients") {
+			return edited
 		}
 	}
-	return 0
-}
-
-// cutBrace cuts a line at its first brace that is a word.
-func cutBrace(line string) (before, behind string, ok bool) {
-	for i := range line {
-		alone := (i == 0 || strings.ContainsRune(" \t", rune(line[i-1]))) && (i+1 == len(line) || strings.ContainsRune(" \t\r", rune(line[i+1])))
-		if line[i] == '{' && alone {
-			return line[:i], line[i+1:], true
-		}
-	}
-	return "", "", false
+	return text // a Corefile without braces, with one block
 }

@@ -113,7 +113,7 @@ func TestShare(t *testing.T) {
 	for range 6 {
 		s.give(netip.MustParseAddr("10.0.0.1"))
 	}
-	if a, b := take("10.0.0.4"), len(s.of); a != 4 || b != 3 {
+	if a, b := take("10.0.0.4"), len(s.byClient); a != 4 || b != 3 {
 		t.Errorf("a fourth has %d, %d clients are counted", a, b)
 	}
 }
@@ -138,14 +138,16 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestWithClients: the directive comes into Corefiles that lack it, and no line moves.
+// TestWithClients: Corefiles that lack the plugin get it, and the lines before its place keep their numbers.
 func TestWithClients(t *testing.T) {
 	for text, want := range map[string]string{
-		".:53 {\n errors\n}\n":                                  ".:53 { clients\n errors\n}\n",
-		"(s) {\n errors\n}\na.org\nb.org { # { x\n import s\n}": "(s) {\n errors\n}\na.org\nb.org { clients # { x\n import s\n}",
+		".:53 {\n errors\n}\n":                                  ".:53 {\n errors\n\nclients\n}\n",
+		".:53 {\n hosts {\n }\n}\n# }\n":                        ".:53 {\n hosts {\n }\n\nclients\n}\n# }\n",
+		"(s) {\n errors\n}\na.org, b.org { # { x\n import s\n}": "(s) {\n errors\n}\na.org, b.org { # { x\n import s\n\nclients\n}",
+		"b.org {\n errors\n}\n(s) {\n errors\n}\n":              "b.org {\n errors\n\nclients\n}\n(s) {\n errors\n}\n",
 		"a {\n errors\n}\nb {\n clients 7\n}\n":                 "a {\n errors\n}\nb {\n clients 7\n}\n",
 		".:53\nerrors\n":                                        ".:53\nerrors\n",
-		"import x-*\n. {\r\n errors\n}\n":                       "import x-*\n. { clients\n errors\n}\n",
+		"import x-*\n. {\r\n errors\n}\r\n":                     "import x-*\n. {\r\n errors\n\nclients\n}\r\n",
 	} {
 		blocks, err := parseBlocks("Corefile", []byte(text))
 		if err != nil {

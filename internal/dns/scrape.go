@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
+	"log"
 	"net"
 	"net/http"
-	"reflect"
 	"sync"
 	"time"
 
@@ -17,35 +17,37 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
-// CoreDNS's server of metrics answers whoever asks, as often as they ask. Each answer takes some hundred
-// kilobytes while it is made: a pod that asked a thousand times at once made the process six times as large, and the
-// kernel ended it for its limit of memory. So it is replaced by one that has few connections.
+// CoreDNS's metrics server has no limit of requests, and each request needs some hundred kilobytes. A pod with a thousand
+// requests at a time made the process six times as large, and the kernel ended it. So a server with few connections
+// replaces it, unless the Corefile asks for TLS.
 //
-//	prometheus :9153 ── CoreDNS opens the port ── it is closed ── and opened with a limit: /metrics
+//	prometheus :9153 ── CoreDNS opens the port ── we close it ── we open it with a limit: /metrics
 const (
-	scrapeConns         = 64 // at a time, and of one client:
+	scrapeConns         = 64
 	scrapeConnsOfClient = 8
 	scrapeTimeout       = 5 * time.Second
 )
 
-// scrapes are the servers of metrics, by address. There is one DNS server in a process.
+// scrapes are the metrics servers of the process.
 var scrapes struct {
 	mu     sync.Mutex
-	blocks []caddyfile.ServerBlock // of the Corefile that is being read
-	open   map[string]*http.Server
+	blocks []caddyfile.ServerBlock // of the Corefile that starts next
+	open   map[string]*http.Server // by address
 }
 
-// limitScrapes takes over CoreDNS's servers of metrics, of all server blocks, when they have started.
+// limitScrapes replaces CoreDNS's metrics servers when they have started.
 func limitScrapes(c *caddy.Controller) {
 	configs := allConfigs(c)
-	take := func() error {
+	replaceAll := func() error {
 		scrapes.mu.Lock()
 		defer scrapes.mu.Unlock()
+		if has(scrapes.blocks, "prometheus", "tls") {
+			return nil
+		}
 		for _, config := range configs {
 			if m, ok := config.Handler("prometheus").(*metrics.Metrics); ok {
 				if err := replace(m); err != nil {
@@ -55,13 +57,13 @@ func limitScrapes(c *caddy.Controller) {
 		}
 		return nil
 	}
-	c.OnStartup(take)
-	c.OnRestartFailed(take)
+	c.OnStartup(replaceAll)
+	c.OnRestartFailed(replaceAll)
 	c.OnRestart(endScrapes)
 	c.OnFinalShutdown(endScrapes)
 }
 
-// allConfigs are the configurations of all server blocks, by key.
+// allConfigs returns the configurations of the zones of all server blocks.
 func allConfigs(c *caddy.Controller) (all []*dnsserver.Config) {
 	scrapes.mu.Lock()
 	defer scrapes.mu.Unlock()
@@ -75,12 +77,12 @@ func allConfigs(c *caddy.Controller) (all []*dnsserver.Config) {
 	return all
 }
 
-// replace closes the port of m and opens it with a limit, by TLS if m has it.
+// replace closes the port of m and opens it again with a limit. The caller holds scrapes.mu.
 func replace(m *metrics.Metrics) error {
-	// Who has connected already and is silent holds CoreDNS's server for longer than it waits: it has closed its port
-	// by then, and ends the connection by itself.
+	// A client that has connected and is silent delays the end of CoreDNS's server, which gives up after five seconds.
+	// The port is closed by then.
 	if err := m.OnRestart(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("end CoreDNS's server of metrics at %s: %w", m.Addr, err)
+		return fmt.Errorf("end CoreDNS's metrics server at %s: %w", m.Addr, err)
 	}
 	if scrapes.open[m.Addr] != nil {
 		return nil
@@ -91,38 +93,36 @@ func replace(m *metrics.Metrics) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(m.Reg, promhttp.HandlerOpts{}))
-	silent := slog.New(slog.DiscardHandler) // any pod can make a handshake fail, and each would be a line
 	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: scrapeTimeout, ReadTimeout: scrapeTimeout, WriteTimeout: scrapeTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(silent.Handler(), slog.LevelError),
+		Handler: mux, ReadTimeout: scrapeTimeout, WriteTimeout: scrapeTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: log.New(io.Discard, "", 0), // any pod can cause an error, and each would be a line
 	}
 	if scrapes.open == nil {
 		scrapes.open = map[string]*http.Server{}
 	}
 	scrapes.open[m.Addr] = server
 	limited := listener.NewLimit(scrapeConns, scrapeConnsOfClient, scrapeConns).Listen(l)
-	tlsFile := reflect.ValueOf(m).Elem().FieldByName("tlsConfigPath").String() // empty: no TLS. CoreDNS has read the file
 	go func() {
-		if err := web.Serve(limited, server, &web.FlagConfig{WebConfigFile: &tlsFile}, silent); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 			clog.Errorf("no metrics are served at %s any more: %v", m.Addr, err)
 		}
 	}()
 	return nil
 }
 
-// endScrapes ends the servers of metrics.
+// endScrapes closes the metrics servers and their connections.
 func endScrapes() error {
 	scrapes.mu.Lock()
 	defer scrapes.mu.Unlock()
 	for _, s := range scrapes.open {
-		_ = s.Close() // who asks gets no answer, as from a process that has ended
+		_ = s.Close() // an error changes nothing: the server is closed
 	}
 	clear(scrapes.open)
 	return nil
 }
 
-// readBlocks notes the server blocks of the Corefile that is started next.
-func readBlocks(blocks []caddyfile.ServerBlock) {
+// setBlocks stores the server blocks of the Corefile that starts next.
+func setBlocks(blocks []caddyfile.ServerBlock) {
 	scrapes.mu.Lock()
 	defer scrapes.mu.Unlock()
 	scrapes.blocks = blocks

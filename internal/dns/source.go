@@ -61,7 +61,7 @@ func (s *Server) read() (in input, err error) {
 	}
 	in.print = sha256.Sum256(data)
 	in.Contents = withClients(in.Filepath, in.Contents, in.blocks)
-	readBlocks(in.blocks)
+	setBlocks(in.blocks)
 	return in, nil
 }
 
