@@ -160,6 +160,9 @@ func (v *view) EpIndex(key string) []*kubeobject.Endpoints {
 		e := all[(start+i)%len(all)]
 		for _, s := range e.Subsets {
 			p := ports(v, s.Ports, func(p kubeobject.EndpointPort) (string, string) { return p.Name, p.Protocol })
+			if len(p) == 0 {
+				continue
+			}
 			wanted, wrongFamily := v.addresses(s.Addresses, len(p))
 			if len(wanted) > 0 {
 				shown = append(shown, withSubset(e, wanted, p))
@@ -185,7 +188,7 @@ func (v *view) addresses(all []kubeobject.EndpointAddress, ports int) (wanted, w
 			wrongFamily = []kubeobject.EndpointAddress{a}
 		default:
 			wanted = append(wanted, a)
-			v.left -= max(1, ports)
+			v.left -= ports
 		}
 	}
 	return wanted, wrongFamily
