@@ -18,27 +18,27 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A Report is what Check finds out about a Corefile.
+// A Report is the result of Check.
 type Report struct {
 	Servers []ServerBlock
-	Errors  []string // why it cannot be served; empty means that it can
-	Notes   []string // what to know about it in a pod of the Deployment fairway-dns
+	Errors  []string // the reasons why the Corefile cannot be served; empty if it can
+	Notes   []string // hints for a pod of the Deployment fairway-dns
 }
 
-// A ServerBlock is the zones of one block and their plugins, in the order in which a query passes them.
+// A ServerBlock has the zones of one block and its plugins, in the order in which a query passes them.
 type ServerBlock struct {
 	Zones   string
 	Plugins []Directive
 }
 
-// A Directive is a plugin with the arguments beside its name. What it has in braces is left out.
+// A Directive is a plugin with the arguments on its line, without its block in braces.
 type Directive struct {
 	At   string // file and line
 	Text string
 }
 
-// Check says what a server would do with a Corefile, without serving it. It sets up CoreDNS's
-// plugins, so that a process which checks must not serve.
+// Check reports what a server would do with a Corefile, without serving it. It sets up CoreDNS's plugins, so the process
+// must not run a Server.
 func Check(path string, data []byte) Report {
 	defer captureLog(slog.New(slog.DiscardHandler))()
 	blocks, err := parseBlocks(path, data)
@@ -61,11 +61,11 @@ func Check(path string, data []byte) Report {
 	return r
 }
 
-// setUp has every plugin read its block, and starts none.
+// setUp lets every plugin read its block, and starts none.
 func setUp(path string, data []byte) error {
 	register()
-	// The kubernetes plugin looks for the cluster as soon as it has read its block. It comes last, so
-	// that all others have read theirs when it finds none.
+	// The kubernetes plugin connects to the cluster after reading its block, and fails if there is none. So it comes
+	// last, after all others have read their blocks.
 	order := append(slices.DeleteFunc(Plugins(), func(p string) bool { return p == "kubernetes" }), "kubernetes")
 	if err := dnsserver.SetDirectives(order); err != nil {
 		return fmt.Errorf("choose plugins: %w", err)
@@ -78,7 +78,7 @@ func setUp(path string, data []byte) error {
 	return text.OneLine(err)
 }
 
-// twice names the zones that two blocks have, which CoreDNS finds out only when it serves them.
+// twice returns an error for each zone of two blocks. CoreDNS notices such a zone only when it serves.
 func twice(blocks []caddyfile.ServerBlock) (errs []string) {
 	seen := make(map[string]bool)
 	for _, b := range blocks {
@@ -104,7 +104,7 @@ func twice(blocks []caddyfile.ServerBlock) (errs []string) {
 	return errs
 }
 
-// unknownPlugins names every use of a plugin that is not built in, with file and line.
+// unknownPlugins returns an error for each use of a plugin that is not built in, with file and line.
 func unknownPlugins(path string, blocks []caddyfile.ServerBlock) (unknown []string) {
 	known := Plugins()
 	for _, b := range blocks {
@@ -117,8 +117,7 @@ func unknownPlugins(path string, blocks []caddyfile.ServerBlock) (unknown []stri
 	return unknown
 }
 
-// directives lists the plugins of a block: those that are built in, in their order, then others
-// by name.
+// directives returns the plugins of a block: first the built-in ones in their order, then the others by name.
 func directives(path string, b caddyfile.ServerBlock) (all []Directive) {
 	rank := func(name string) string {
 		if i := slices.Index(Plugins(), name); i >= 0 {
@@ -137,7 +136,7 @@ func directives(path string, b caddyfile.ServerBlock) (all []Directive) {
 	return all
 }
 
-// uses takes the tokens of a directive apart, which may stand in a block several times.
+// uses returns the uses of a directive from its tokens. A block may use a directive several times.
 func uses(path string, tokens []caddyfile.Token) (all []Directive) {
 	depth, line := 0, caddyfile.Token{Line: -1}
 	for _, t := range tokens {
@@ -161,7 +160,7 @@ func uses(path string, tokens []caddyfile.Token) (all []Directive) {
 	return all
 }
 
-// has reports whether a block has a directive with all these words.
+// has reports whether a block has a directive with all words.
 func has(blocks []caddyfile.ServerBlock, name string, words ...string) bool {
 	for _, b := range blocks {
 		found := len(b.Tokens[name]) > 0
@@ -175,7 +174,7 @@ func has(blocks []caddyfile.ServerBlock, name string, words ...string) bool {
 	return false
 }
 
-// notes say what a Corefile lacks or needs in a pod of deploy/dns.
+// notes returns hints about a Corefile for a pod of deploy/dns.
 func notes(blocks []caddyfile.ServerBlock) (all []string) {
 	for _, n := range []struct {
 		when bool

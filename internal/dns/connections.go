@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CoreDNS accepts whoever connects, and so do its servers of health, readiness and metrics. A pod
-// that holds some ten thousand connections takes the memory that the kernel and Go need for them,
-// and the DNS server is killed. CoreDNS has no place for a limit, so the process looks at its own
-// sockets: a connection that is too much is shut down, which ends the goroutine that reads it.
+// CoreDNS accepts every connection, and so do its servers for health, readiness and metrics. The memory for ten thousand
+// connections of one pod makes the kernel end the DNS server. CoreDNS has no place for a limit, so the process looks at
+// its own sockets. It shuts down excess connections, which ends the goroutines that read them.
 const (
-	maxConnections  = 2048 // of one port, which clients share as they do questions
+	maxConnections  = 2048 // of one port; clients have shares of them
 	lookConnections = 100 * time.Millisecond
 )
 
@@ -29,12 +28,12 @@ type connection struct {
 	client netip.AddrPort
 }
 
-// keepConnections ends connections of greedy clients until ctx ends.
-func keepConnections(ctx context.Context) {
-	most := maxConnections
+// limitConnections shuts down connections of greedy clients until ctx ends.
+func limitConnections(ctx context.Context) {
+	limit := maxConnections
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur/2 < maxConnections {
-		most = int(files.Cur / 2) // the other half is for upstreams
+		limit = int(files.Cur / 2) // the other half is for upstreams
 	}
 	tick := time.NewTicker(lookConnections)
 	defer tick.Stop()
@@ -44,33 +43,33 @@ func keepConnections(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		// The size of the directory is the number of descriptors (0 before Linux 6.2): few need no look.
-		if dir, err := os.Stat("/proc/self/fd"); err == nil && (dir.Size() == 0 || dir.Size() > int64(most/2)) {
-			for _, c := range tooMany(connections(), most) {
-				c.end()
+		// The size of the directory is the number of descriptors, or 0 before Linux 6.2.
+		if dir, err := os.Stat("/proc/self/fd"); err == nil && (dir.Size() == 0 || dir.Size() > int64(limit/2)) {
+			for _, c := range tooMany(connections(), limit) {
+				c.shutdown()
 			}
 		}
 	}
 }
 
-// tooMany returns the connections beyond their clients' shares of their ports, those of the greediest
-// first: what they give back is others'.
-func tooMany(all []connection, most int) (excess []connection) {
+// tooMany returns the connections beyond the clients' shares of a port, which has at most limit connections. The greediest
+// clients come first, because their excess connections increase the shares of the other clients.
+func tooMany(all []connection, limit int) (excess []connection) {
 	type key struct {
 		port   uint16
 		client netip.Addr
 	}
-	of, total := map[key][]connection{}, map[uint16]int{}
+	byClient, total := map[key][]connection{}, map[uint16]int{}
 	for _, c := range all {
 		k := key{c.port, c.client.Addr()}
-		of[k] = append(of[k], c)
+		byClient[k] = append(byClient[k], c)
 		total[c.port]++
 	}
-	greediest := slices.SortedFunc(maps.Keys(of), func(a, b key) int {
-		return cmp.Or(cmp.Compare(len(of[b]), len(of[a])), a.client.Compare(b.client))
+	greediest := slices.SortedFunc(maps.Keys(byClient), func(a, b key) int {
+		return cmp.Or(cmp.Compare(len(byClient[b]), len(byClient[a])), a.client.Compare(b.client))
 	})
 	for _, k := range greediest {
-		for have := of[k]; len(have) > max(1, most-total[k.port]); have = have[:len(have)-1] {
+		for have := byClient[k]; len(have) > max(1, limit-total[k.port]); have = have[:len(have)-1] {
 			excess = append(excess, have[len(have)-1])
 			total[k.port]--
 		}
@@ -78,7 +77,7 @@ func tooMany(all []connection, most int) (excess []connection) {
 	return excess
 }
 
-// connections lists what the listening ports of this process have accepted.
+// connections returns the connections that this process has accepted.
 func connections() (all []connection) {
 	dir, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -99,14 +98,14 @@ func connections() (all []connection) {
 	}
 	kept := all[:0]
 	for _, c := range all {
-		if listens[c.port] { // others lead to upstreams and the API server
+		if listens[c.port] { // other connections lead to upstreams and the API server
 			kept = append(kept, c)
 		}
 	}
 	return kept
 }
 
-// socketOf says what a descriptor is, if it is a TCP socket.
+// socketOf describes a descriptor. listening is true for a listening TCP socket, ok for a connection.
 func socketOf(fd int) (c connection, listening, ok bool) {
 	if proto, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || proto != unix.IPPROTO_TCP && proto != unix.IPPROTO_MPTCP {
 		return c, false, false // Go listens with MPTCP where the kernel has it
@@ -137,9 +136,9 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// end shuts a connection down. Its descriptor may have been closed since it was looked at and may be
-// another socket's now: a second descriptor of it is looked at again, which nobody else closes.
-func (c connection) end() {
+// shutdown shuts a connection down. The descriptor may belong to another socket by now. So shutdown duplicates it, and
+// looks again at the duplicate, which nobody else can close.
+func (c connection) shutdown() {
 	fd, err := unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return

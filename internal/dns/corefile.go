@@ -13,12 +13,13 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
 
-// builtin is the Corefile that kubeadm installs, less what cannot work here.
-// Names of the cluster are not cached: the kubernetes plugin answers from memory
-// anyway, and a cached "no such name" would hide a new Service for its TTL.
-// Only the cluster's own addresses are answered: a resolver that is open to the world by a
-// Service or a route serves attacks on others. Without an upstream nothing may fall through (it would turn "no such name" for
-// reverse lookups into a server failure), and there is no loop to look for.
+// builtin is kubeadm's Corefile with three differences:
+//   - The cache leaves out names of the cluster. The kubernetes plugin answers from memory anyway, and a cached "no such
+//     name" would hide a new Service for its TTL.
+//   - The acl admits the cluster's own addresses only. A resolver that a Service or a route opens to the world serves
+//     attacks on others.
+//   - Without an upstream there is no fallthrough, which would turn "no such name" of a reverse lookup into a server
+//     failure, and no loop to look for.
 const builtin = `{{with .Note}}# {{.}}
 {{end}}.:{{.Port}} {
     errors
@@ -76,12 +77,12 @@ const builtin = `{{with .Note}}# {{.}}
 
 // values fill the built-in Corefile.
 type values struct {
-	Note               string // a remark above it; empty means none
+	Note               string // a remark above the Corefile; empty means none
 	Port               uint16
 	Domain             string
 	Kubeconfig, Master string // where the API server is; both empty means in the cluster
 	Upstreams          string // arguments of forward; empty means no forward
-	Clients            string // arguments of acl: who is answered
+	Clients            string // arguments of acl: the clients that get answers
 	Stubs              []stub // domains that other servers answer for
 }
 
@@ -117,8 +118,8 @@ func (s *Server) builtin() (text []byte, note string, err error) {
 	return b.Bytes(), v.Note, nil
 }
 
-// private are the addresses that no packet from the Internet has: where pods and nodes have
-// them, as nearly everywhere, nothing needs to be set.
+// private are the addresses that no packet from the Internet has. Pods and nodes have such addresses in nearly every
+// cluster, which then needs no setting.
 var private = []string{
 	"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
 	"100.64.0.0/10",          // RFC 6598, shared
@@ -127,7 +128,7 @@ var private = []string{
 	"fc00::/7", // RFC 4193, unique local
 }
 
-// clients are the arguments of acl.
+// clients returns the arguments of acl.
 func clients(allow []netip.Prefix) string {
 	all := slices.Clone(private)
 	for _, p := range allow {
@@ -136,13 +137,12 @@ func clients(allow []netip.Prefix) string {
 	return strings.Join(all, " ")
 }
 
-// self lists the addresses at which a query would reach this server again. An
-// upstream among them would make an endless loop of queries.
+// self returns the addresses that lead back to this server. An upstream with one of them would make an endless loop of
+// queries.
 func (s *Server) self() ([]netip.Addr, error) {
 	self := slices.Clone(s.cfg.Self)
 	if s.cfg.Port != 53 {
-		// resolv.conf always means port 53, and that is not ours: a local
-		// resolver there (systemd-resolved, dnsmasq) is a fine upstream.
+		// resolv.conf always means port 53. A local resolver at that port (systemd-resolved, dnsmasq) is a good upstream.
 		return self, nil
 	}
 	own, err := netns.Addrs()
@@ -155,9 +155,8 @@ func (s *Server) self() ([]netip.Addr, error) {
 	return self, nil
 }
 
-// upstreams decides the arguments of forward from resolv.conf: the file itself
-// where every server in it can be used, else those that can be, else none. note
-// says why it is not the file itself.
+// upstreams returns the arguments of forward for a resolv.conf: the file itself if all of its servers are usable, else
+// the usable servers, else nothing. note says why it is not the file itself.
 func upstreams(path string, self []netip.Addr) (args, note string) {
 	rc, err := dns.ClientConfigFromFile(path)
 	switch {
@@ -185,15 +184,14 @@ func upstreams(path string, self []netip.Addr) (args, note string) {
 	return strings.Join(usable, " "), "forwarding only to the other servers: " + why
 }
 
-// isSelf reports whether a query to addr, sent from here to port 53, comes to a
-// server of this machine's that listens on every address.
+// isSelf reports whether a query to port 53 of addr reaches a server of this machine that listens on every address.
 func isSelf(addr netip.Addr, self []netip.Addr) bool {
 	addr = addr.Unmap()
 	if addr.IsUnspecified() {
-		return true // Linux sends what is for 0.0.0.0 to itself
+		return true // Linux sends a packet for 0.0.0.0 to itself
 	}
 	for _, s := range self {
-		// The whole of 127.0.0.0/8 is local where 127.0.0.1 is.
+		// If 127.0.0.1 is local, all of 127.0.0.0/8 is.
 		if s == addr || s.IsLoopback() && addr.IsLoopback() {
 			return true
 		}

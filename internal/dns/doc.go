@@ -1,5 +1,4 @@
-// Package dns is the cluster's DNS server: CoreDNS, linked in as a library with
-// the plugins that Corefiles of clusters use and no others.
+// Package dns is the cluster's DNS server: CoreDNS as a library, with the plugins that clusters' Corefiles use.
 //
 //	ConfigMap fairway-dns, else coredns, else built in ──> Corefile
 //	                                                          |
@@ -7,15 +6,14 @@
 //	                                                      |
 //	                                       API server (services, slices, namespaces)
 //
-// It hides CoreDNS's process-wide machinery (the directive list, the Corefile
-// loader, the standard logger) behind New and Run. Because that machinery is
-// process-wide, one Server can run at a time in a process, and a process should
-// run one in its life: CoreDNS opens the port for metrics only once.
+// New and Run encapsulate CoreDNS's process-wide state: the list of directives, the Corefile loader, and the standard
+// logger. So a process can run one Server at a time. It should run only one in its life, because CoreDNS opens the
+// metrics port only once. Decision 69 says what this package adds to CoreDNS, and why.
 //
-// It promises: without a Corefile it comes up anywhere, also where resolv.conf
-// names no server or names this server itself; a Corefile that cannot be served is
-// refused with one line, and does not replace one that is served; questions that fail for one
-// reason are one line a minute; when Run returns, the sockets are closed and its
-// goroutines have ended (of CoreDNS's own, the loop plugin's probe and the keepers
-// of idle upstream connections end some seconds later).
+// Promises:
+//   - Without a Corefile the server starts anywhere, even if resolv.conf names no server, or this server itself.
+//   - A Corefile that cannot be served causes an error of one line, and does not replace the served one.
+//   - Failed questions make one line a minute for each reason.
+//   - When Run returns, the sockets are closed and the goroutines have ended. CoreDNS's loop probe and the keepers of
+//     idle upstream connections end some seconds later.
 package dns

@@ -8,11 +8,11 @@ import (
 
 const (
 	failurePeriod  = time.Minute
-	failureReasons = 16 // an upstream that invents reasons fills no memory
+	failureReasons = 16 // bounds the memory if an upstream invents reasons
 )
 
-// failures keeps questions that fail from filling the log: of each reason the first is logged,
-// and after a period how many followed it.
+// failures limits the log lines of failed questions. For each reason the first failure is a line, and the number of
+// further ones in the period is a second line.
 type failures struct {
 	to     *slog.Logger
 	period time.Duration
@@ -21,7 +21,7 @@ type failures struct {
 	reasons map[string]*repeated
 }
 
-// repeated are the failures of one reason since the first of the period.
+// repeated counts the failures of one reason after the first of a period.
 type repeated struct {
 	more  int
 	last  string
@@ -50,12 +50,12 @@ func (f *failures) first(reason, text string) bool {
 	return true
 }
 
-// end logs what followed the first failure of a period.
+// end logs the failures that followed the first one of a period.
 func (f *failures) end(reason string, r *repeated) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.reasons[reason] != r {
-		return // closed meanwhile
+		return // close was faster
 	}
 	delete(f.reasons, reason)
 	if r.more > 0 {

@@ -13,18 +13,18 @@ import (
 	"strings"
 )
 
-// A stub is a domain that other servers answer for.
+// A stub is a domain with servers of its own.
 type stub struct {
 	Domain  string
 	Servers string // arguments of forward
 }
 
-// domainName is what can be written into a Corefile as a zone without being anything else there.
+// domainName matches a domain that means a zone, and nothing else, in a Corefile.
 var domainName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$`)
 
-// readKubeDNS reads the ConfigMap of kube-dns, the cluster DNS before CoreDNS, whose format GKE
-// still has: key stubDomains is a JSON object of domains and lists of servers, key
-// upstreamNameservers a list of servers in place of those in resolv.conf.
+// readKubeDNS reads the ConfigMap of kube-dns, the cluster DNS before CoreDNS. GKE still has that format: the key
+// stubDomains is a JSON object with a list of servers for each domain, and the key upstreamNameservers is a list of
+// servers that replace those of resolv.conf.
 func readKubeDNS(dir, clusterDomain string) (stubs []stub, upstreams string, err error) {
 	var domains map[string][]string
 	if err := readJSON(filepath.Join(dir, "stubDomains"), &domains); err != nil {
@@ -53,7 +53,7 @@ func readKubeDNS(dir, clusterDomain string) (stubs []stub, upstreams string, err
 	return stubs, upstreams, nil
 }
 
-// readJSON reads one key of a ConfigMap, if it is there.
+// readJSON reads one key of a ConfigMap. A missing key is no error.
 func readJSON(path string, into any) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +68,7 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// serverList turns addresses, each with a port or without, into arguments of forward.
+// serverList returns addresses, with ports or without, as arguments of forward.
 func serverList(servers []string) (string, error) {
 	if len(servers) == 0 {
 		return "", errors.New("no server is named")

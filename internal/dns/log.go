@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// captureLog sends the lines of CoreDNS and Caddy, which write to the standard
-// logger of the process, to ours, and returns a function that ends that.
+// captureLog sends the lines of the process's standard logger, which CoreDNS and Caddy use, to another logger until the
+// caller calls restore.
 func captureLog(to *slog.Logger) (restore func()) {
 	w, flags, prefix := log.Writer(), log.Flags(), log.Prefix()
 	failed := newFailures(to, failurePeriod)
@@ -37,14 +37,14 @@ func (l lines) Write(p []byte) (int, error) {
 	case plugin == "errors" && level == slog.LevelError:
 		question, reason, ok := parseFailure(text)
 		if ok && probe.MatchString(question) {
-			level = slog.LevelDebug // nobody asked it
+			level = slog.LevelDebug // no client asked
 		} else if ok && !l.failed.first(reason, text) {
 			return len(p), nil
 		}
 	case strings.HasPrefix(text, "Restart failed: "):
-		level = slog.LevelDebug // plugin reload says it in its next line
+		level = slog.LevelDebug // plugin reload repeats it in its next line
 	case strings.HasPrefix(text, "No files matching import glob pattern"):
-		level = slog.LevelDebug // k3s's Corefile has two, and each look at the file says it again
+		level = slog.LevelDebug // k3s's Corefile has two such patterns, and each look at the file repeats the lines
 	}
 	var attrs []slog.Attr
 	if plugin != "" {
@@ -54,7 +54,7 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// parseLine takes a line of CoreDNS apart. What is not in its form is kept whole.
+// parseLine splits a line of CoreDNS into its parts. A line of another form becomes the text.
 func parseLine(line string) (level slog.Level, plugin, text string) {
 	text = strings.TrimSpace(line)
 	for tag, l := range map[string]slog.Level{
@@ -74,15 +74,15 @@ func parseLine(line string) (level slog.Level, plugin, text string) {
 	return level, "", text
 }
 
-// A failed question, as plugin errors writes it: "2 example.org. A: read udp …: i/o timeout".
+// failure matches a failed question, as plugin errors writes it: "2 example.org. A: read udp …: i/o timeout".
 var failure = regexp.MustCompile(`^\d+ (\S*\. [A-Z0-9]+): (.+)$`)
 
-// probe is the question by which plugin loop looks, at each start, whether an upstream leads back
-// to this server. Where upstreams refuse or are silent its failure is no news.
+// probe matches the question of plugin loop, which asks at each start whether an upstream leads back to this server. The
+// question fails if upstreams refuse or are silent, which is no news.
 var probe = regexp.MustCompile(`^\d+\.\d+\.\S* HINFO$`)
 
-// parseFailure takes the line of a failed question apart. The reason is what is behind the last
-// colon: the text before it has addresses and ports, which differ in every line.
+// parseFailure splits the line of a failed question. The reason is the text after the last colon: the text before that
+// colon has addresses and ports, which differ in every line.
 func parseFailure(text string) (question, reason string, ok bool) {
 	m := failure.FindStringSubmatch(text)
 	if m == nil {

@@ -1,8 +1,7 @@
 package dns
 
 import (
-	// Every plugin registers itself with CoreDNS when it is imported. They are
-	// imported one by one: core/plugin would bring all sixty, and with them the
+	// Each import registers a plugin with CoreDNS. The package core/plugin would import all sixty plugins, with the
 	// clients of three clouds.
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/autopath"
@@ -27,12 +26,10 @@ import (
 	_ "github.com/coredns/coredns/plugin/template"
 )
 
-// Plugins are the names that a Corefile may use, in the order in which a query
-// passes them, whatever their order in the Corefile. It is the order of
-// CoreDNS's own build: reload, ready and health only watch; prometheus, errors and log
-// must see what all later ones answered; rewrite and autopath ask the later ones for
-// another name; acl must come before whatever answers; cache must come before whatever is slow.
-// clients is ours: it counts what goes to upstreams.
+// Plugins returns the names that a Corefile may use, in the order in which a query passes them, whatever their order in
+// the Corefile. It is the order of CoreDNS's own build: prometheus, errors and log see the answers of all later plugins,
+// rewrite and autopath change the name for the later ones, acl comes before all plugins that answer, and cache before all
+// slow ones. The plugin clients is ours: it counts the questions to upstreams.
 func Plugins() []string {
 	return []string{
 		"reload", "bufsize", "debug", "ready", "health", "prometheus", "errors", "log",

@@ -16,9 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// checkPorts refuses to start where another server listens. CoreDNS opens its
-// sockets with SO_REUSEPORT, so without this a second server on the same port
-// would start without an error and get half of the queries.
+// checkPorts returns an error if another server listens on a port of the Corefile. CoreDNS opens its sockets with
+// SO_REUSEPORT, so a second server on the same port would start without an error and get half of the queries.
 func checkPorts(blocks []caddyfile.ServerBlock, port uint16) error {
 	tried := make(map[string]bool)
 	for _, b := range blocks {
@@ -32,7 +31,7 @@ func checkPorts(blocks []caddyfile.ServerBlock, port uint16) error {
 				p = strconv.Itoa(int(port))
 			}
 			if p == "" || p == "0" || tried[proto+p] {
-				continue // another transport's own port, or any port that is free
+				continue // another transport's own port, or a free port
 			}
 			tried[proto+p] = true
 			if err := tryPort(p, proto == transport.DNS); err != nil {
@@ -43,7 +42,7 @@ func checkPorts(blocks []caddyfile.ServerBlock, port uint16) error {
 	return nil
 }
 
-// tryPort opens what a server would open on the port, alone, and closes it.
+// tryPort opens the sockets of a server, without SO_REUSEPORT, and closes them.
 func tryPort(port string, udp bool) error {
 	ln, err := net.Listen("tcp", ":"+port)
 	if err != nil {
@@ -60,7 +59,7 @@ func tryPort(port string, udp bool) error {
 	return pc.Close()
 }
 
-// errno takes the bare reason out of net's error, which repeats the address twice.
+// errno returns the bare reason of net's error, which repeats the address twice.
 func errno(err error) error {
 	var number syscall.Errno
 	if errors.As(err, &number) {
@@ -69,7 +68,7 @@ func errno(err error) error {
 	return err
 }
 
-// advice says what to do about the usual reasons why a port cannot be opened.
+// advice returns a hint for the usual reasons why a port cannot be opened; empty for other reasons.
 func advice(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// ClusterCIDRs returns the pods' addresses, for Config.AllowFrom, from the environment variable
-// CLUSTER_CIDR, which the Deployment takes from the agent's settings. Where there are none, there
-// is nothing to add.
+// ClusterCIDRs returns the pods' addresses for Config.AllowFrom. It reads the environment variable CLUSTER_CIDR, which
+// the Deployment sets from the agent's settings. An empty variable means no addresses.
 func ClusterCIDRs() (cidrs []netip.Prefix, err error) {
 	for text := range strings.FieldsFuncSeq(os.Getenv("CLUSTER_CIDR"), func(r rune) bool { return r == ',' || r == ' ' }) {
 		p, err := netip.ParsePrefix(text)
@@ -21,9 +20,9 @@ func ClusterCIDRs() (cidrs []netip.Prefix, err error) {
 	return cidrs, nil
 }
 
-// ServiceIP returns the ClusterIP of the Service in front of this pod, for Config.Self: the
-// kubelet passes it in the environment of pods in the Service's namespace. A node's
-// resolv.conf may name it, and it leads back here.
+// ServiceIP returns the ClusterIP of the Service kube-dns for Config.Self; nil if it is unknown. The kubelet passes the
+// address in the environment of pods in the Service's namespace. A node's resolv.conf may name the address, which leads
+// back to this server.
 func ServiceIP() []netip.Addr {
 	ip, err := netip.ParseAddr(os.Getenv("KUBE_DNS_SERVICE_HOST"))
 	if err != nil {

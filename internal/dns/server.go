@@ -26,44 +26,42 @@ const defaultDomain = "cluster.local"
 // Config is what a Server serves. The zero value serves cluster.local on port
 // 53 to a cluster of which this process is a pod.
 type Config struct {
-	// Corefile is the path of the user's Corefile, which then replaces
-	// the built-in one whole. Empty means DefaultCorefile or
-	// AdoptedCorefile if one exists, else the built-in one.
+	// Corefile is the path of the user's Corefile, which replaces all of the built-in one. Empty means DefaultCorefile
+	// or AdoptedCorefile if one exists, else the built-in one.
 	Corefile string
 	// Port serves every server block that names none; 0 means 53.
 	Port uint16
-	// ClusterDomain is the cluster's zone; empty means cluster.local.
-	// Built-in Corefile only, as the next two.
+	// ClusterDomain is the cluster's zone; empty means cluster.local. ClusterDomain, Kubeconfig and Master are for the
+	// built-in Corefile only.
 	ClusterDomain string
 	// Kubeconfig and Master say where the API server is: a kubeconfig file, or
 	// a URL that needs no credentials. At most one; none means in the cluster.
 	Kubeconfig, Master string
-	// ResolvConf names the servers that answer for the rest of the world;
-	// empty means /etc/resolv.conf.
+	// ResolvConf is the file with the servers for names outside the cluster; empty means /etc/resolv.conf.
 	ResolvConf string
-	// Self are addresses that lead here although no interface of this machine
-	// has them, as the ClusterIP of this server's own Service.
+	// Self are addresses that lead to this server although no interface of this machine has them, as the ClusterIP of
+	// this server's own Service.
 	Self []netip.Addr
-	// AllowFrom are the clients that the built-in Corefile answers besides those with private
-	// addresses (10/8, fc00::/7, …): pods and nodes with public ones. Others get REFUSED.
+	// AllowFrom are pods and nodes with public addresses. The built-in Corefile answers them and clients with private
+	// addresses (10/8, fc00::/7, …). Other clients get REFUSED.
 	AllowFrom []netip.Prefix
-	// Log takes our lines and CoreDNS's; nil means none are written.
+	// Log takes the lines of this package and of CoreDNS; nil discards them.
 	Log *slog.Logger
 }
 
 // A Server is the cluster's DNS server, made by New.
 type Server struct {
 	cfg     Config
-	paths   []string // where to look for a Corefile if Config names none
-	adopted string   // the one of these that is left alone where flags say what to serve
+	paths   []string // the candidates if Config names no Corefile
+	adopted string   // the candidate that is ignored if flags say which cluster to serve
 	kubeDNS string   // directory of the ConfigMap kube-dns
 
 	mu    sync.Mutex
 	note  string            // the last remark about the Corefile that was logged
-	tried [sha256.Size]byte // the Corefile that the last reload was given
+	tried [sha256.Size]byte // the Corefile of the last reload
 }
 
-// New makes a Server that does nothing until it is Run.
+// New returns a Server that does nothing before Run.
 func New(cfg Config) *Server {
 	if cfg.Port == 0 {
 		cfg.Port = numbers.PortDNS
@@ -80,9 +78,8 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, paths: []string{DefaultCorefile, AdoptedCorefile}, adopted: AdoptedCorefile, kubeDNS: kubeDNSDir}
 }
 
-// Run serves until ctx ends, then for as long as the Corefile's `lameduck` says
-// (clients learn that this server leaves later than it does), and returns nil.
-// It returns an error at once if the Corefile cannot be served.
+// Run serves until ctx ends, and then for the Corefile's `lameduck` time, in which clients learn that the server leaves.
+// Run then returns nil. It returns an error at once if the Corefile cannot be served.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.validate(); err != nil {
 		return err
@@ -98,16 +95,16 @@ func (s *Server) Run(ctx context.Context) error {
 	s.remark(slog.LevelWarn, in.note)
 	stale.Set(0)
 	for _, m := range []prometheus.Collector{stale, refused} {
-		_ = prometheus.Register(m) // with CoreDNS's own; it fails only where it has been registered
+		_ = prometheus.Register(m) // with CoreDNS's metrics; it fails only if m is registered
 	}
 	inst, err := s.start(in)
 	if err != nil {
 		return err
 	}
 	s.cfg.Log.Info("serving DNS", "corefile", in.Filepath, "on", listeners(inst))
-	keepConnections(ctx)
+	limitConnections(ctx)
 	s.cfg.Log.Info("ending DNS: queries are answered until the lame duck time is over")
-	// From here on the reload plugin must find nothing new to load.
+	// The reload plugin must not find a new Corefile any more.
 	err = stop(inst)
 	caddy.SetDefaultCaddyfileLoader("none", caddy.LoaderFunc(func(string) (caddy.Input, error) { return nil, nil }))
 	if err != nil {
@@ -116,7 +113,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// validate refuses a Config that contradicts itself.
+// validate returns an error for a Config that contradicts itself.
 func (s *Server) validate() error {
 	c := s.cfg
 	switch {
@@ -128,24 +125,24 @@ func (s *Server) validate() error {
 	return nil
 }
 
-// start sets CoreDNS's process-wide settings and starts it. The listeners are
-// open when it returns. What a failed start had begun is ended.
+// start sets CoreDNS's process-wide settings and starts it. The listeners are open when start returns. If CoreDNS fails,
+// start undoes its first steps.
 func (s *Server) start(in input) (*caddy.Instance, error) {
 	register()
 	if err := dnsserver.SetDirectives(Plugins()); err != nil {
 		return nil, fmt.Errorf("choose plugins: %w", err)
 	}
 	dnsserver.Port = strconv.Itoa(int(s.cfg.Port))
-	dnsserver.Quiet, caddy.Quiet = true, true // we log what is served, in our form
+	dnsserver.Quiet, caddy.Quiet = true, true // Run logs the addresses
 	caddy.SetDefaultCaddyfileLoader("fairway", caddy.LoaderFunc(s.reload))
 	inst, err := caddy.Start(in)
 	if err == nil {
 		return inst, nil
 	}
-	// CoreDNS does not undo a start that failed half way. The callbacks for
-	// a restart close the HTTP listeners without the lame duck's sleep.
+	// CoreDNS does not undo a failed start. The callbacks for a restart close the HTTP listeners without the lame duck
+	// time.
 	for _, undo := range slices.Concat(inst.OnRestart, inst.OnShutdown) {
-		_ = undo() // the error that counts is the one of Start
+		_ = undo() // the error of Start counts
 	}
 	hint := ""
 	switch data := err.Error(); {
@@ -157,21 +154,20 @@ func (s *Server) start(in input) (*caddy.Instance, error) {
 	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, text.OneLine(err), hint)
 }
 
-// stale tells alerts what the log says once.
+// stale is for alerts: the log has a line only once.
 var stale = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "fairway_dns_corefile_stale",
-	Help: "1 if the Corefile was changed and cannot be served, so that the former one still is",
+	Help: "1 if the changed Corefile cannot be served, so the server still uses the previous one",
 })
 
-// reload is what the reload plugin calls every 30 seconds: the user's file as it
-// is now, or the built-in Corefile for resolv.conf as it is now. Names that CoreDNS
-// does not know are refused here, before it closes a socket for them; what its plugins
-// refuse it finds out itself, once for each change.
+// reload returns the user's Corefile, or the built-in one for the present resolv.conf. The reload plugin calls it every 30
+// seconds. An unknown plugin is an error here, before CoreDNS closes a socket. Errors of its plugins CoreDNS finds
+// itself, once for each change.
 func (s *Server) reload(string) (caddy.Input, error) {
 	in, err := s.read()
 	if err != nil {
 		stale.Set(1)
-		s.remark(slog.LevelError, "the former Corefile stays in use: "+err.Error())
+		s.remark(slog.LevelError, "the previous Corefile stays in use: "+err.Error())
 		return nil, err
 	}
 	s.remark(slog.LevelWarn, in.note)
@@ -185,7 +181,7 @@ func (s *Server) reload(string) (caddy.Input, error) {
 	return in, nil
 }
 
-// served identifies the Corefile that is served now.
+// served returns the hash of the served Corefile.
 func served() (print [sha256.Size]byte) {
 	for _, i := range caddy.Instances() {
 		if in, ok := i.Caddyfile().(input); ok {
@@ -195,7 +191,7 @@ func served() (print [sha256.Size]byte) {
 	return print
 }
 
-// remark logs a remark once, until another takes its place.
+// remark logs a remark if it differs from the last one.
 func (s *Server) remark(level slog.Level, note string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

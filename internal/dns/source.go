@@ -17,25 +17,25 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// Where a Corefile is looked for when none is named, in this order. The Deployment mounts
-// optional ConfigMaps there, so that making, changing or deleting one is all that an operator does.
+// The paths of a Corefile if Config names none, in this order. The Deployment mounts optional ConfigMaps there, so an
+// operator only creates, changes or deletes a ConfigMap.
 const (
 	DefaultCorefile = "/etc/fairway/dns/Corefile" // of the ConfigMap fairway-dns
-	// AdoptedCorefile is that of the ConfigMap coredns, at the path that CoreDNS has in clusters
-	// of kubeadm, k3s and kind: what it names beside itself (NodeHosts, custom/*.server) is found.
+	// AdoptedCorefile is the Corefile of the ConfigMap coredns. It has CoreDNS's path in clusters of kubeadm, k3s and
+	// kind, so its relative paths (NodeHosts, custom/*.server) work.
 	AdoptedCorefile = "/etc/coredns/Corefile"
 	kubeDNSDir      = "/etc/fairway/kube-dns" // the ConfigMap kube-dns, one file a key
 )
 
-// input is a Corefile as it was read at one moment.
+// input is a Corefile at one moment.
 type input struct {
 	caddy.CaddyfileInput
-	note   string                  // what a reader of the log should know about the choice
-	blocks []caddyfile.ServerBlock // with what it imports
-	print  [sha256.Size]byte       // of blocks
+	note   string                  // a remark about the choice, for the log; empty means none
+	blocks []caddyfile.ServerBlock // with all imports
+	print  [sha256.Size]byte       // the hash of blocks
 }
 
-// Corefile returns the Corefile that Run would serve if it were called now.
+// Corefile returns the Corefile that Run would serve now.
 func (s *Server) Corefile() (string, error) {
 	in, err := s.load()
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Server) Corefile() (string, error) {
 	return string(in.Contents), nil
 }
 
-// read loads the Corefile, limits what one client can have, and refuses what cannot be served.
+// read loads the Corefile, adds the plugin clients, and returns an error if a plugin is unknown.
 func (s *Server) read() (in input, err error) {
 	if in, err = s.load(); err != nil {
 		return in, err
@@ -65,8 +65,7 @@ func (s *Server) read() (in input, err error) {
 	return in, nil
 }
 
-// load finds the Corefile: the one that was asked for, else the first of those at the default
-// paths, else the built-in one.
+// load returns the Corefile of Config, else the first one at the default paths, else the built-in one.
 func (s *Server) load() (in input, err error) {
 	paths, flags := s.paths, s.cfg.Kubeconfig != "" || s.cfg.Master != "" || s.cfg.ClusterDomain != defaultDomain
 	if s.cfg.Corefile != "" {
@@ -98,8 +97,7 @@ func (s *Server) load() (in input, err error) {
 
 // parseBlocks reads the server blocks of a Corefile.
 func parseBlocks(path string, data []byte) ([]caddyfile.ServerBlock, error) {
-	// No list of valid directives: all are let through here, so that the
-	// message about an unknown one can be ours.
+	// Without a list of valid directives the parser admits all, so the error for an unknown one can be ours.
 	blocks, err := caddyfile.Parse(path, bytes.NewReader(data), nil)
 	if err != nil {
 		return nil, fmt.Errorf("read Corefile: %w", text.OneLine(err))

@@ -11,9 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// stop ends every instance there is. A reload may be at work at this moment and
-// put a new instance in the place of inst, so it looks again until all servers,
-// which share one wait group over reloads, have ended.
+// stop ends all instances. A reload may replace inst at this moment, so stop looks again until all servers have ended.
+// Servers share one wait group over reloads.
 func stop(inst *caddy.Instance) error {
 	ended := make(chan struct{})
 	go func() {
@@ -35,20 +34,19 @@ func stop(inst *caddy.Instance) error {
 	}
 }
 
-// awaitServing waits until an instance takes questions on all its sockets: a server that is told to
-// stop before it has begun to serve begins later, and is never told again.
+// awaitServing waits until an instance answers on all its sockets. A server that has to stop before it serves would
+// ignore that, and serve later.
 func awaitServing(i *caddy.Instance) {
 	for _, s := range i.Servers() {
 		for _, a := range []net.Addr{s.Addr(), s.LocalAddr()} {
 			for try := 0; a != nil && try < 20 && !serves(a); try++ {
-				time.Sleep(time.Millisecond << min(try, 6)) // a second in all: a flood may fill the socket
+				time.Sleep(time.Millisecond << min(try, 6)) // one second in total, because a flood may fill the socket
 			}
 		}
 	}
 }
 
-// serves reports whether a server answers at an address. It asks with an operation that servers
-// refuse before any plugin sees it.
+// serves reports whether a server answers at an address. The server refuses the operation STATUS before a plugin sees it.
 func serves(a net.Addr) bool {
 	q := new(dns.Msg)
 	q.Id, q.Opcode = dns.Id(), dns.OpcodeStatus
@@ -57,7 +55,7 @@ func serves(a net.Addr) bool {
 	return err == nil
 }
 
-// listeners names the addresses that an instance serves.
+// listeners returns the addresses of an instance as text.
 func listeners(inst *caddy.Instance) string {
 	var on []string
 	for _, s := range inst.Servers() {
