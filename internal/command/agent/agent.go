@@ -33,7 +33,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/ipc/liveness"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kernel/process"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/status"
@@ -320,7 +320,7 @@ func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
 		Masquerade: true, NonMasqueradeCIDRs: a.cfg.NonMasqueradeCIDRs, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: plan.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
-		RIB: rib.Of(rib.DefaultDir, a.cfg.NodeName),
+		RIB: podroutes.Of(podroutes.DefaultDir, a.cfg.NodeName),
 	}
 }
 

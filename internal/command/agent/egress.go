@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/podnetwork/egress"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
@@ -36,7 +36,7 @@ type egressAddresses struct {
 	log      *slog.Logger
 	source   egressSource
 	node     string
-	rib      rib.Dir // the speaker's file of owners
+	rib      podroutes.Dir // the speaker's file of owners
 	event    func(api.Name, api.Problem)
 	owners   chan struct{} // receives when the owners have changed
 	dirty    chan struct{}
@@ -55,7 +55,7 @@ func (a *agent) followEgress(ctx context.Context, g *errgroup.Group, store *kube
 		return nil
 	}
 	e := &egressAddresses{
-		log: a.log, node: a.cfg.NodeName, source: store.SubscribeEgress(), rib: rib.Of(rib.DefaultDir, a.cfg.NodeName), event: events.Event,
+		log: a.log, node: a.cfg.NodeName, source: store.SubscribeEgress(), rib: podroutes.Of(podroutes.DefaultDir, a.cfg.NodeName), event: events.Event,
 		owners: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
 	}
 	g.Go(func() error { return e.run(ctx) })
@@ -90,11 +90,11 @@ func (e *egressAddresses) status() []egress.Way {
 // Egress returns how the pods of a Service leave the cluster, as this node's agent decides. It does not read pods, so
 // it counts none. The owners come from this node's speaker, if this program can read its file.
 func (t *Tool) Egress(services []*service.Service, name api.Name) ([]egress.Way, error) {
-	by, err := rib.Of(rib.DefaultDir, t.Config.NodeName).Owners()
+	by, err := podroutes.Of(podroutes.DefaultDir, t.Config.NodeName).Owners()
 	if err != nil {
 		return nil, err
 	}
-	in := egress.ByOwners(services, by, rib.ByRouters)
+	in := egress.ByOwners(services, by, podroutes.ByRouters)
 	ways := egress.Of(egress.Compile(in).Ways(in, t.Config.NodeName), name)
 	for i := range ways {
 		switch {
@@ -148,7 +148,7 @@ func (e *egressAddresses) pass(read bool) bool {
 		}
 		e.by = owners
 	}
-	in := egress.ByOwners(e.source.Services(), e.by, rib.ByRouters)
+	in := egress.ByOwners(e.source.Services(), e.by, podroutes.ByRouters)
 	in.Pods = e.source.Pods()
 	table := egress.Compile(in)
 	pods := make(map[netip.Addr]plan.EgressPod, len(table.Pods))

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -37,7 +37,7 @@ func TestUnrelatedPods(t *testing.T) {
 		Egress: &service.Egress{Selector: map[string]string{"app": "web"}},
 	}}}
 	c.pod("web", "node-1", "10.244.1.2")
-	said := rib.Of(t.TempDir(), "node-1")
+	said := podroutes.Of(t.TempDir(), "node-1")
 	e := &egressAddresses{
 		log: slog.New(slog.DiscardHandler), node: "node-1", source: c, rib: said, dirty: make(chan struct{}, 1),
 		event: func(api.Name, api.Problem) {},
@@ -83,7 +83,7 @@ func TestUnrelatedPods(t *testing.T) {
 	c.pod("web", "node-2", "10.244.2.2")
 	pass(false)
 	want(1, "for another pod that leaves so")
-	if err := said.SetOwners(map[netip.Addr]string{vip: rib.ByRouters}); err != nil {
+	if err := said.SetOwners(map[netip.Addr]string{vip: podroutes.ByRouters}); err != nil {
 		t.Fatal(err)
 	}
 	pass(true)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
@@ -44,7 +44,7 @@ func (m *edgeMachine) followRoutes(ctx context.Context, g *errgroup.Group, regis
 	if err != nil {
 		return err
 	}
-	received, source := rib.NewMemory(before), edge.RouterSource{Routers: m.cfg.Routers, Name: name}
+	received, source := podroutes.NewMemory(before), edge.RouterSource{Routers: m.cfg.Routers, Name: name}
 	metrics := bgp.NewMetrics(registry)
 	s, err := bgp.New(bgp.Config{
 		Log: m.log, Node: name, Source: source, Health: source, RIB: received, Metrics: metrics,

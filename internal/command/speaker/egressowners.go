@@ -5,18 +5,18 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 )
 
 // egressOwners writes the owners of announced addresses for the agent. It runs apart from the speaker's loop, which
 // must not wait for a disk.
 type egressOwners struct {
 	log *slog.Logger
-	rib rib.Dir
+	rib podroutes.Dir
 	all chan map[netip.Addr]string
 }
 
-func newEgressOwners(log *slog.Logger, dir rib.Dir) *egressOwners {
+func newEgressOwners(log *slog.Logger, dir podroutes.Dir) *egressOwners {
 	return &egressOwners{log: log, rib: dir, all: make(chan map[netip.Addr]string, 1)}
 }
 

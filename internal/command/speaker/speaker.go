@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/ipc/liveness"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
@@ -99,7 +99,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	source := store.SubscribeSpeaker(o.balancers.Class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	metrics := layer2.NewMetrics(registry, o.node)
-	owners := newEgressOwners(log, rib.Of(rib.DefaultDir, o.node))
+	owners := newEgressOwners(log, podroutes.Of(podroutes.DefaultDir, o.node))
 	routes := source.SubscribeBGP()
 	registry.MustRegister(routes.Metrics())
 	standings := routes.Standings(events)
@@ -118,7 +118,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 			told.Set(peers)
 			metrics.SetBGP(addrs)
 		},
-		ForwardingReady: s.ForwardingReady(), Sessions: standings.SetSessions, RIB: rib.Of(rib.DefaultDir, o.node),
+		ForwardingReady: s.ForwardingReady(), Sessions: standings.SetSessions, RIB: podroutes.Of(podroutes.DefaultDir, o.node),
 	})
 	if err != nil {
 		return err

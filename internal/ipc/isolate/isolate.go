@@ -1,10 +1,11 @@
-// Package isolate is what the CNI plugin and the agent of a node say to each other about a pod's NetworkPolicies.
+// Package isolate is how a node's CNI plugin tells the agent about a pod's NetworkPolicies.
 //
 //	CNI plugin ── Ask(Request) ──→ unix socket ──→ agent (networkpolicy/enforcer)
 //	           ←───── Answer ─────
 //
 // A connection carries one Request and one Answer, each a line of JSON. The plugin sends Add before the pod has a link,
-// and the agent answers once the pod is isolated: no pod starts unprotected. Neither side waits longer than Patience.
+// and the agent answers once it has isolated the pod, so no pod starts unprotected. Neither side waits longer than
+// Patience.
 package isolate
 
 import (

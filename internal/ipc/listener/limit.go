@@ -7,16 +7,14 @@ import (
 	"sync"
 )
 
-// How many connections a server of health checks or metrics keeps open. Who comes when there are
-// enough gets in, and the connection that has been silent longest ends: one of the client's own or,
-// if all clients together have enough, one of a client with the most. So neither one client nor many
-// that hold all they can keep a probe out, which asks and goes.
+// The connections that a server of health checks or metrics keeps open. A new connection above a limit gets in, and the
+// connection with the longest silence ends: one of the same client or, above MaxConns, one of the client with the most.
+// So greedy clients cannot keep out a probe, which asks once and leaves.
 const (
 	MaxConns = 512
-	// MaxConnsOfClient are those of one address; of IPv6, of one /64, which is what a host has.
+	// MaxConnsOfClient is for one IPv4 address or one IPv6 /64, which a host has.
 	MaxConnsOfClient = 16
-	// MaxConnsOfNode are those of the node itself, from which the kubelet probes. They are not
-	// among MaxConns.
+	// MaxConnsOfNode is for the node itself, where the kubelet probes. MaxConns does not count these connections.
 	MaxConnsOfNode = 64
 )
 
@@ -25,26 +23,26 @@ type Limit struct {
 	max, ofClient, ofNode int
 
 	mu    sync.Mutex
-	open  list.List // of *counted; the one that has been silent longest is the first
+	open  list.List // of *counted; the first has the longest silence
 	of    map[client]int
-	total int // but those of the node itself
+	total int // without connections of the node itself
 }
 
-// A client is where connections come from: an address or a /64, or the node itself.
+// A client is the origin of connections: an IPv4 address, an IPv6 /64, or the node itself.
 type client struct {
 	from netip.Prefix
 	node bool
 }
 
-// NewLimit returns a limit of max connections, ofClient of one client and ofNode of the node itself.
+// NewLimit returns a limit of max connections, of ofClient for one client, and of ofNode for the node itself.
 func NewLimit(max, ofClient, ofNode int) *Limit {
 	return &Limit{max: max, ofClient: ofClient, ofNode: ofNode, of: map[client]int{}}
 }
 
-// Listen returns a listener whose connections are counted.
+// Listen returns a listener that counts the connections of l.
 func (m *Limit) Listen(l net.Listener) net.Listener { return &limited{l, m} }
 
-// take counts a connection, and returns the one that has to end for it; nil if none has.
+// take counts the connection c. out is the connection that has to end; nil if c fits.
 func (m *Limit) take(c net.Conn) (in, out *counted) {
 	in = &counted{Conn: c, limit: m, client: clientOf(c)}
 	m.mu.Lock()
@@ -68,17 +66,17 @@ func (m *Limit) take(c net.Conn) (in, out *counted) {
 	return in, out
 }
 
-// silent returns, of the connections that are such, the one that has been silent longest.
-func (m *Limit) silent(such func(*counted) bool) *counted {
+// silent returns the connection with the longest silence for which match is true.
+func (m *Limit) silent(match func(*counted) bool) *counted {
 	for e := m.open.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*counted); such(c) {
+		if c := e.Value.(*counted); match(c) {
 			return c
 		}
 	}
 	return nil
 }
 
-// remove counts a connection off, once.
+// remove undoes the count of a connection, once.
 func (m *Limit) remove(c *counted) {
 	if c.at != nil {
 		m.open.Remove(c.at)
@@ -96,15 +94,15 @@ func (m *Limit) count(c *counted, by int) {
 	}
 }
 
-// clientOf returns where a connection comes from. It comes from the node itself if both of its
-// ends have the same address, as the kubelet's probes have.
+// clientOf returns the client of a connection. The client is the node itself if both ends have the same address, as the
+// kubelet's probes have.
 func clientOf(c net.Conn) client {
 	from, to := addrOf(c.RemoteAddr()), addrOf(c.LocalAddr())
 	bits := from.BitLen()
 	if from.Is6() && from != to {
 		bits = 64
 	}
-	prefix, _ := from.Prefix(bits) // of an invalid address: the zero Prefix, which is counted too
+	prefix, _ := from.Prefix(bits) // an invalid address gives the zero Prefix, which is a client too
 	return client{prefix, from == to}
 }
 
@@ -116,7 +114,7 @@ func addrOf(a net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// limited is a listener whose connections are counted.
+// limited is a listener that counts its connections.
 type limited struct {
 	net.Listener
 	limit *Limit
@@ -134,15 +132,15 @@ func (l *limited) Accept() (net.Conn, error) {
 	return in, nil
 }
 
-// counted is a connection that is counted off when it is closed.
+// counted is a connection in the count of a Limit until Close.
 type counted struct {
 	net.Conn
 	client
 	limit *Limit
-	at    *list.Element // in limit.open; nil: counted off
+	at    *list.Element // in limit.open; nil after remove
 }
 
-// Read notes that the client has said something.
+// Read marks the connection as the least silent one.
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
@@ -162,7 +160,7 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// reset closes the connection, and leaves neither TIME_WAIT behind nor what its client did not read.
+// reset closes the connection with a TCP reset, which leaves neither TIME_WAIT nor unread data.
 func (c *counted) reset() {
 	under := c.Conn
 	for {
@@ -175,5 +173,5 @@ func (c *counted) reset() {
 	if tcp, ok := under.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
-	_ = c.Close() // who was connected has nothing to say any more
+	_ = c.Close() // an error changes nothing
 }

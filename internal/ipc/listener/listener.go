@@ -1,11 +1,10 @@
-// Package listener says which process listens on a port of this network namespace, and who is at
-// the other end of a Unix socket, and limits how many connections a server keeps open for each client.
+// Package listener is about sockets that listen. It finds the process that listens on a port of this network namespace,
+// names the peer of a Unix socket, and limits the connections that a server keeps open for each client.
 //
 //	port ─→ net/tcp, net/tcp6: the socket's inode ─→ /proc/PID/fd: who has it open
 //
-// It hides the texts of /proc. It promises to say less rather than something wrong: in a
-// container that does not see the other process, or without rights to look at it, the port is
-// in use by an unknown process.
+// The package encapsulates the formats of /proc. If the other process is in another container, or this process lacks
+// rights, Find reports an unknown process.
 package listener
 
 import (
@@ -18,7 +17,7 @@ import (
 	"strings"
 )
 
-// A Process has a socket open. The zero value is one that is not known.
+// A Process has a socket open. The zero value is an unknown process.
 type Process struct {
 	ID   int
 	Name string
@@ -32,8 +31,8 @@ func (p Process) String() string {
 	return fmt.Sprintf("%s (process %d)", p.Name, p.ID)
 }
 
-// Find returns who listens on a TCP port, at whatever address; listens is false if nobody
-// does, or if it cannot be read.
+// Find returns the process that listens on a TCP port, at any address. listens is false if no process listens, or if
+// /proc cannot be read.
 func Find(port uint16) (p Process, listens bool) { return find("/proc", port) }
 
 func find(proc string, port uint16) (p Process, listens bool) {
@@ -63,7 +62,7 @@ func inodeOf(text string, port uint16) (inode string, ok bool) {
 	return "", false
 }
 
-// holder returns a process that has the socket of an inode open.
+// holder returns a process that has the socket with an inode open; the zero Process if it is unknown.
 func holder(proc, inode string) Process {
 	all, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "fd", "*"))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// Peer returns who is at the other end of a Unix socket; user 65534 if that cannot be said.
+// Peer returns the process at the other end of a Unix socket; user 65534 if it is unknown.
 func Peer(c net.Conn) syscall.Ucred {
 	const nobody = 65534
 	who := syscall.Ucred{Uid: nobody}

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// Serve calls f with each connection that l accepts, one after the other, until ctx ends, which is
-// no error. It closes l then; the connections are f's.
+// Serve calls f with each connection of l, one after the other, until ctx ends, which is no error. Serve then closes l. f
+// must close the connections.
 func Serve(ctx context.Context, l net.Listener, f func(net.Conn)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()

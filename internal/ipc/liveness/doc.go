@@ -1,10 +1,9 @@
-// Package liveness tells the programs on a node which other nodes their peers declare dead.
+// Package liveness carries the speaker's list of dead nodes to the other programs of its node. Nodes declare a peer dead.
 //
 //	election (speaker) ─→ Publisher ═ socket @fairway/speaker ═→ Follower ─→ service.Node.Dead (agent)
 //	                                                        └──→ Ask (fairway explain, fairway diff)
 //
-// It hides the socket and its protocol: lines of JSON, each with all that is known. It promises
-// that what a Follower says is at most Lapse old: a speaker that hangs, ends, or hears no majority
-// says nothing, and nothing is dead then. Only root is believed. A node where one of the two
-// programs does not run has no connection, and loses nothing else.
+// The protocol is lines of JSON, each with the whole list. A Follower's list is at most Lapse old: a speaker that hangs,
+// ends, or hears no majority sends nothing, and then no node is dead. Both ends accept only root. On a node without one
+// of the two programs there is no connection, and nothing else changes.
 package liveness

@@ -12,11 +12,10 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
-// redial is the pause before the speaker is looked for again.
+// redial is the pause between two connections to the speaker.
 const redial = time.Second
 
-// A Follower knows what the speaker of this node says. Its methods may be called by any
-// goroutine.
+// A Follower keeps the latest list of this node's speaker. Any goroutine may call its methods.
 type Follower struct {
 	socket string
 	lapse  time.Duration
@@ -24,15 +23,15 @@ type Follower struct {
 
 	mu   sync.Mutex
 	dead []string
-	end  *time.Timer // when dead is forgotten
+	end  *time.Timer // clears dead
 }
 
-// NewFollower returns a Follower that knows nothing until Run.
+// NewFollower returns a Follower with an empty list.
 func NewFollower() *Follower {
 	return &Follower{socket: Socket, lapse: Lapse, dirty: make(chan struct{}, 1)}
 }
 
-// Dirty receives when Dead returns something else.
+// Dirty receives after each change of Dead.
 func (f *Follower) Dirty() <-chan struct{} { return f.dirty }
 
 // Dead returns the nodes that their peers declare dead, sorted. The caller must not change it.
@@ -45,7 +44,7 @@ func (f *Follower) Dead() []string {
 // Run follows the speaker, if there is one, until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
 	for {
-		_ = each(ctx, f.socket, func(l line) bool { f.set(l.Dead); return true }) // no speaker, or not any more
+		_ = each(ctx, f.socket, func(l line) bool { f.set(l.Dead); return true }) // an error means: no speaker
 		select {
 		case <-ctx.Done():
 			return nil
@@ -54,7 +53,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// set takes what was said, for as long as it counts.
+// set stores a list until the lapse.
 func (f *Follower) set(dead []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +66,7 @@ func (f *Follower) set(dead []string) {
 		end = time.AfterFunc(f.lapse, func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if f.end == end { // else something was said just now
+			if f.end == end { // no newer list has come
 				f.changeLocked(nil)
 			}
 		})
@@ -87,12 +86,12 @@ func (f *Follower) changeLocked(dead []string) {
 	}
 }
 
-// Ask returns what the speaker of this network namespace says now; nothing if there is none, or
-// if it does not know.
+// Ask returns the present list of the speaker in this network namespace; nil if there is no speaker, or the speaker has no
+// list.
 func Ask(ctx context.Context) (dead []string) {
 	ctx, cancel := context.WithTimeout(ctx, repeat)
 	defer cancel()
-	_ = each(ctx, Socket, func(l line) bool { dead = l.Dead; return false }) // nobody says anything
+	_ = each(ctx, Socket, func(l line) bool { dead = l.Dead; return false }) // an error means: no list
 	return dead
 }
 
@@ -107,7 +106,7 @@ func each(ctx context.Context, socket string, f func(line) bool) error {
 	defer stop()
 	defer c.Close()
 	if listener.Peer(c).Uid != 0 {
-		return errors.New("what listens at " + socket + " is not root's: it is not asked")
+		return errors.New("the program that listens at " + socket + " is not root's")
 	}
 	return readLines(c, f)
 }

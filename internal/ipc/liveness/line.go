@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A line is what is sent: all that is known.
+// A line is one message: the whole list.
 type line struct {
 	Dead []string `json:"dead"`
 }
@@ -18,7 +18,7 @@ type line struct {
 const (
 	// maxLine bounds a line: 255 names of 253 bytes.
 	maxLine = 1 << 17
-	// writeLimit is how long a reader may take.
+	// writeLimit limits the time of a write.
 	writeLimit = 2 * time.Second
 )
 
@@ -34,7 +34,7 @@ func readLines(r io.Reader, f func(line) bool) error {
 	for lines.Scan() {
 		var l line
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return fmt.Errorf("read what the speaker says: %w", err)
+			return fmt.Errorf("read from the speaker: %w", err)
 		}
 		slices.Sort(l.Dead)
 		if !f(l) {

@@ -18,30 +18,29 @@ import (
 const Socket = "@fairway/speaker"
 
 const (
-	// Lapse is after how long without news a Follower forgets what it heard. A speaker that is
-	// replaced is back before.
+	// Lapse is the time without news after which a Follower clears its list. The restart of a speaker takes less time.
 	Lapse = 5 * time.Second
-	// repeat is how often a Publisher says what has not changed, and fresh how old it may be.
+	// repeat is the period in which a Publisher sends an unchanged list. It sends no list that is older than fresh.
 	repeat = time.Second
 	fresh  = time.Second
-	// maxReaders bounds those that are connected.
+	// maxReaders limits the connections.
 	maxReaders = 16
 )
 
-// A Publisher tells those that are connected. Set may be called by any goroutine.
+// A Publisher sends a list to all connected programs. Any goroutine may call Set.
 type Publisher struct {
 	socket  string
 	mu      sync.Mutex
 	dead    []string // sorted
 	at      time.Time
-	changed chan struct{} // is closed at the next change
+	changed chan struct{} // closed at the next change
 }
 
-// NewPublisher returns a Publisher that knows nothing until Set.
+// NewPublisher returns a Publisher that sends nothing before the first Set.
 func NewPublisher() *Publisher { return &Publisher{socket: Socket} }
 
-// Set says which nodes are dead now. It is to be called all the time: what is older than a second
-// is not sent any more.
+// Set stores the list of dead nodes. The caller must repeat Set at least every second, because a Publisher does not send
+// an older list.
 func (p *Publisher) Set(dead []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +54,7 @@ func (p *Publisher) Set(dead []string) {
 	p.dead, p.changed = slices.Clone(dead), make(chan struct{})
 }
 
-// now returns what is known, whether anything is, and what is closed when it changes.
+// now returns the list, whether the list is fresh, and a channel that is closed at the next change.
 func (p *Publisher) now() (l line, known bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,8 +65,7 @@ func (p *Publisher) now() (l line, known bool, changed <-chan struct{}) {
 	return l, time.Since(p.at) <= fresh, p.changed
 }
 
-// Run listens until ctx ends, which is no error. Another speaker that ends may still have the
-// socket for a while.
+// Run listens until ctx ends, which is no error. It waits for the socket if a previous speaker still has it.
 func (p *Publisher) Run(ctx context.Context) error {
 	l, err := listen(ctx, p.socket)
 	for errors.Is(err, unix.EADDRINUSE) {
@@ -106,7 +104,7 @@ func listen(ctx context.Context, socket string) (net.Listener, error) {
 	return lc.Listen(ctx, "unix", socket)
 }
 
-// serve tells one reader, until it goes.
+// serve sends the list to one reader until the reader closes the connection.
 func (p *Publisher) serve(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	if listener.Peer(c).Uid != 0 {
@@ -132,7 +130,7 @@ func (p *Publisher) serve(ctx context.Context, c net.Conn) {
 	}
 }
 
-// gone reports whether the other end has closed a connection on which it never sends.
+// gone reports whether the reader has closed the connection. A reader never sends.
 func gone(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := c.Read(make([]byte, 1))

@@ -1,7 +1,7 @@
 // Package bgp announces load-balancer addresses to routers by BGP, and the node's podCIDRs if its agent asks for it.
 //
 //	Source (API server) ─→ announce.DecideBGP ─→ sessions and their routes ─→ a GoBGP server per session ⇄ router
-//	agent ⇄ rib: podCIDRs, received routes        └─ bfd.Watch: which router is gone
+//	agent ⇄ podroutes: podCIDRs, received routes        └─ bfd.Watch: which router is gone
 //
 // The package encapsulates GoBGP, with its policies, paths and states, and the order in which sessions and routes
 // change. Its promises:

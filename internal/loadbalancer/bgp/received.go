@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 )
 
 const (
@@ -52,9 +52,9 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 		if err != nil {
 			continue // podCIDRs logs the error
 		}
-		var all []rib.Route
+		var all []podroutes.Route
 		if asked {
-			before = slices.DeleteFunc(before, func(r rib.Route) bool { return time.Since(began) > staleTime || s.initialUpdateDone(r.Router) })
+			before = slices.DeleteFunc(before, func(r podroutes.Route) bool { return time.Since(began) > staleTime || s.initialUpdateDone(r.Router) })
 			all = append(s.received(), before...)
 			slices.SortFunc(all, compareRoutes)
 			all = slices.Compact(all)
@@ -91,7 +91,7 @@ func (s *Speaker) signalReceived() {
 	}
 }
 
-func compareRoutes(a, b rib.Route) int {
+func compareRoutes(a, b podroutes.Route) int {
 	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.NextHop.Compare(b.NextHop), a.Router.Compare(b.Router))
 }
 
@@ -114,7 +114,7 @@ func (s *Speaker) initialUpdateDone(router netip.Addr) bool {
 
 // A receivedPath is a router's route to a prefix.
 type receivedPath struct {
-	rib.Route
+	podroutes.Route
 	pref uint32   // higher is better
 	hops int      // fewer are better, at equal pref
 	path []uint32 // ASNs
@@ -126,7 +126,7 @@ func (o receivedPath) compare(than receivedPath) int {
 }
 
 // received returns the best routes to each prefix: several ones if routers offer equal ones.
-func (s *Speaker) received() []rib.Route {
+func (s *Speaker) received() []podroutes.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	best := map[netip.Prefix][]receivedPath{}
@@ -141,7 +141,7 @@ func (s *Speaker) received() []rib.Route {
 			}
 		}
 	}
-	all := []rib.Route{} // not nil, because the agent asks
+	all := []podroutes.Route{} // not nil, because the agent asks
 	for _, offers := range best {
 		for _, o := range offers {
 			all = append(all, o.Route)

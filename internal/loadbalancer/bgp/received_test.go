@@ -10,7 +10,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
@@ -44,7 +44,7 @@ func TestOffers(t *testing.T) {
 
 // TestUnreadablePodCIDRs: after an error nothing is withdrawn.
 func TestUnreadablePodCIDRs(t *testing.T) {
-	dir := rib.Dir(t.TempDir())
+	dir := podroutes.Dir(t.TempDir())
 	s := &Speaker{cfg: Config{RIB: dir, Log: slog.New(slog.DiscardHandler)}}
 	cidrs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	if err := dir.SetPodCIDRs(cidrs); err != nil {
@@ -53,7 +53,7 @@ func TestUnreadablePodCIDRs(t *testing.T) {
 	if got := s.podCIDRs(); !slices.Equal(got, cidrs) {
 		t.Errorf("to announce are %v", got)
 	}
-	s.cfg.RIB = rib.Dir(fmt.Sprintf("%s/%0300d", t.TempDir(), 0)) // this name is too long to exist
+	s.cfg.RIB = podroutes.Dir(fmt.Sprintf("%s/%0300d", t.TempDir(), 0)) // this name is too long to exist
 	if got := s.podCIDRs(); !slices.Equal(got, cidrs) {
 		t.Errorf("after an error to announce are %v", got)
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
 )
@@ -60,12 +60,12 @@ type Config struct {
 	RIB RIB
 }
 
-// A RIB exchanges routes with the agent: a rib.Dir or a rib.Memory.
+// A RIB exchanges routes with the agent: a podroutes.Dir or a podroutes.Memory.
 type RIB interface {
 	PodCIDRs() ([]netip.Prefix, error)
 	Asked() (bool, error)
-	Received() ([]rib.Route, error)
-	SetReceived([]rib.Route) error
+	Received() ([]podroutes.Route, error)
+	SetReceived([]podroutes.Route) error
 	Watch(ctx context.Context, changed func(), problem func(error))
 }
 
@@ -130,7 +130,7 @@ type Speaker struct {
 // New returns a Speaker.
 func New(cfg Config) (*Speaker, error) {
 	if cfg.RIB == nil {
-		cfg.RIB = rib.Dir("")
+		cfg.RIB = podroutes.Dir("")
 	}
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
@@ -152,7 +152,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.liveness.watch.Run(watching) }()
 	var pods sync.WaitGroup
-	if s.cfg.RIB != rib.Dir("") {
+	if s.cfg.RIB != podroutes.Dir("") {
 		pods.Go(func() { s.publishReceived(ctx) })
 		pods.Go(func() {
 			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of podCIDRs are found late", "err", err) })

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
@@ -14,7 +14,7 @@ func TestOwnersByRouters(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		o := owners{egress: []netip.Addr{a}}
 		o.set(claimView{self: "n1", decisions: map[netip.Addr]*announce.Decision{a: {Addr: a, Egress: true, Routed: true}}})
-		if got := o.current("n1", func(netip.Addr) bool { return held })[a]; got != rib.ByRouters {
+		if got := o.current("n1", func(netip.Addr) bool { return held })[a]; got != podroutes.ByRouters {
 			t.Errorf("held %t: the owner is %q", held, got)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 )
 
 // An owners knows which nodes announce the egress addresses: the addresses with which pods leave the cluster.
@@ -21,7 +21,7 @@ func (o *owners) set(v claimView) {
 		if d := v.decisions[a]; d != nil {
 			c, _ := v.owner(d)
 			if o.decided[a] = c.Node; d.Routed {
-				o.decided[a] = rib.ByRouters
+				o.decided[a] = podroutes.ByRouters
 			}
 		}
 	}
@@ -33,7 +33,7 @@ func (o *owners) current(self string, granted func(netip.Addr) bool) map[netip.A
 	for _, a := range o.egress {
 		node := o.decided[a]
 		switch {
-		case node == rib.ByRouters:
+		case node == podroutes.ByRouters:
 		case granted(a):
 			node = self
 		case node == self:

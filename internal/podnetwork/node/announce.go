@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
@@ -43,7 +43,7 @@ func (n *Network) announce(p *plan.Plan) error {
 }
 
 // announcements converts routes of the RIB.
-func announcements(all []rib.Route) []plan.Announcement {
+func announcements(all []podroutes.Route) []plan.Announcement {
 	out := make([]plan.Announcement, 0, len(all))
 	for _, r := range all {
 		out = append(out, plan.Announcement(r))

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
@@ -33,7 +33,7 @@ const speakerEnv = "FAIRWAY_NODE_TEST_SPEAKER"
 // A fixedSource is a Source that does not change, and a Health that is well.
 type fixedSource struct {
 	Self  string
-	RIB   rib.Dir
+	RIB   podroutes.Dir
 	Nodes []announce.Node
 	Peers []*announce.BGPPeer
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
@@ -65,7 +65,7 @@ type Config struct {
 
 	// RIB is the exchange with this node's speaker: podCIDRs to announce, and routers' announcements. Without it WayBGP
 	// reaches only neighbours.
-	RIB rib.Dir
+	RIB podroutes.Dir
 
 	// Egress tells which pods leave the cluster with a load balancer's address. Nil: no pod does.
 	Egress Egress
@@ -93,7 +93,7 @@ type Network struct {
 	plan.Departures
 	inherited
 	private       plan.Key // the last private key of the WireGuard device
-	received      []rib.Route
+	received      []podroutes.Route
 	announcements notice // receives when the routers' announcements change
 	last          *plan.Plan
 	now           func() time.Time

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
@@ -56,9 +56,9 @@ func withRoutes(f func(netlinksafe.Handle, *routingTable) error) error {
 	return f(netlink, table)
 }
 
-// Received has the routers' announcements: a rib.Memory.
+// Received has the routers' announcements: a podroutes.Memory.
 type Received interface {
-	Received() ([]rib.Route, error)
+	Received() ([]podroutes.Route, error)
 	Watch(ctx context.Context, changed func(), problem func(error))
 }
 
@@ -91,13 +91,13 @@ func (noNodes) Peers() []plan.Peer      { return nil }
 
 // Learned returns the routes in the kernel as announcements without a router. A previous process has left them, and
 // they bridge the first moments of this one.
-func (n *Network) Learned() (all []rib.Route, err error) {
+func (n *Network) Learned() (all []podroutes.Route, err error) {
 	err = withRoutes(func(_ netlinksafe.Handle, table *routingTable) error {
 		for prefix, routes := range table.routes {
 			for _, r := range routes {
 				for _, h := range r.Hops() {
 					if h.Via.IsValid() {
-						all = append(all, rib.Route{Prefix: prefix, NextHop: h.Via})
+						all = append(all, podroutes.Route{Prefix: prefix, NextHop: h.Via})
 					}
 				}
 			}

@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // said are routes as "PREFIX NEXTHOP ROUTER".
-func said(lines ...string) (all []rib.Route) {
+func said(lines ...string) (all []podroutes.Route) {
 	for _, line := range lines {
 		f := strings.Fields(line)
-		all = append(all, rib.Route{Prefix: netip.MustParsePrefix(f[0]), NextHop: netip.MustParseAddr(f[1]), Router: netip.MustParseAddr(f[2])})
+		all = append(all, podroutes.Route{Prefix: netip.MustParsePrefix(f[0]), NextHop: netip.MustParseAddr(f[1]), Router: netip.MustParseAddr(f[2])})
 	}
 	return all
 }
@@ -27,7 +27,7 @@ func newCarried(t testing.TB, way plan.Way) *cluster {
 	c := newRouted(t, way, anyFamily, dual)
 	c.fabric.run("nft delete table inet cloud")
 	for _, m := range c.machines {
-		m.config.RIB = rib.Of(t.TempDir(), m.peer.Name)
+		m.config.RIB = podroutes.Of(t.TempDir(), m.peer.Name)
 		m.restart()
 	}
 	return c
@@ -106,7 +106,7 @@ fd00:10:244:102::/64 via 2001:db8:0::2 dev eth0`
 	}
 	both := slices.Concat(all, said("10.244.3.0/24 192.0.2.253 192.0.2.253", "fd00:10:244:3::/64 2001:db8::fd 2001:db8::fd"))
 	for _, step := range []struct {
-		said []rib.Route
+		said []podroutes.Route
 		hops int
 	}{{both, 2}, {all, 1}, {both, 2}, {nil, 0}, {both, 2}} {
 		if err := near.config.RIB.SetReceived(step.said); err != nil {

@@ -1,4 +1,4 @@
-package rib
+package podroutes
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// DefaultDir has a directory for each node: nodes of a laboratory may share a file system.
+// DefaultDir has a directory for each node, because nodes of a lab may share a file system.
 const DefaultDir = "/run/fairway/bgp"
 
 // The files.
@@ -25,28 +25,28 @@ const (
 	ownersFile   = "owners.json"
 )
 
-// maxSize is how large a file may be that is read: eight routers with 10,000 prefixes of each family.
+// maxSize limits the size of a file in bytes: eight routers with 10,000 prefixes of each family fit.
 const maxSize = 32 << 20
 
-// recheck is how often a Watch asks to look without a notice.
+// recheck is the period after which a Watch calls changed without a notice.
 const recheck = 10 * time.Second
 
-// A Dir is the directory of one node. The zero value is none: nothing is read, written or watched.
+// A Dir is the directory of one node. The zero value has no files: it ignores writes, and reads nothing.
 type Dir string
 
-// Of returns the directory of a node.
+// Of returns the directory of a node below base.
 func Of(base, node string) Dir { return Dir(filepath.Join(base, node)) }
 
-// A Route is one that a router announced.
+// A Route is a route that a router announced.
 type Route struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// NextHop is what the router named, and Router the address of the session with it; invalid: not known.
+	// NextHop is the next hop of the route. Router is the router's address in its session. Invalid means unknown.
 	NextHop netip.Addr `json:"nextHop"`
 	Router  netip.Addr `json:"router"`
 }
 
-// SetPodCIDRs says which podCIDRs the speaker is to announce, in this order. None: nothing, and it
-// need not tell what it receives.
+// SetPodCIDRs stores the podCIDRs that the speaker must announce, in this order. Without podCIDRs the speaker need not
+// report received routes either.
 func (d Dir) SetPodCIDRs(all []netip.Prefix) error {
 	if len(all) == 0 {
 		return d.remove(podCIDRsFile)
@@ -54,16 +54,16 @@ func (d Dir) SetPodCIDRs(all []netip.Prefix) error {
 	return d.write(podCIDRsFile, all)
 }
 
-// PodCIDRs are those that are to be announced.
+// PodCIDRs returns the podCIDRs that the speaker must announce.
 func (d Dir) PodCIDRs() (all []netip.Prefix, err error) { return all, d.read(podCIDRsFile, &all) }
 
-// Asked reports whether somebody wants to know what routers announce: who has podCIDRs announced.
+// Asked reports whether there is a reader of the received routes: an agent with podCIDRs.
 func (d Dir) Asked() (bool, error) {
 	all, err := d.PodCIDRs()
 	return len(all) > 0, err
 }
 
-// SetReceived says what the routers have announced, in this order. Nil: nobody asks.
+// SetReceived stores the routes that routers have announced, in this order. Nil removes the file.
 func (d Dir) SetReceived(all []Route) error {
 	if all == nil {
 		return d.remove(receivedFile)
@@ -71,15 +71,15 @@ func (d Dir) SetReceived(all []Route) error {
 	return d.write(receivedFile, all)
 }
 
-// Received is what routers announced when the speaker was last there.
+// Received returns the routes that the speaker stored last.
 func (d Dir) Received() (all []Route, err error) { return all, d.read(receivedFile, &all) }
 
-// ByRouters is in place of a node that announces an address, where routers lead to it by any node. No Node has such a
-// name, so that an agent which does not know it finds no way there.
+// ByRouters replaces the name of an owner if routers lead to the address by any node. No Node has such a name, so an
+// agent that does not know ByRouters finds no way to the address.
 const ByRouters = "!routers"
 
-// SetOwners says which nodes announce the addresses with which pods may leave the cluster. None: there
-// are no such addresses.
+// SetOwners stores the node that announces each egress address, with which pods leave the cluster. An empty map removes
+// the file.
 func (d Dir) SetOwners(all map[netip.Addr]string) error {
 	if len(all) == 0 {
 		return d.remove(ownersFile)
@@ -87,16 +87,16 @@ func (d Dir) SetOwners(all map[netip.Addr]string) error {
 	return d.write(ownersFile, all)
 }
 
-// Owners are those nodes as they were when the speaker was last there.
+// Owners returns the owners that the speaker stored last.
 func (d Dir) Owners() (all map[netip.Addr]string, err error) { return all, d.read(ownersFile, &all) }
 
-// Remove removes the directory, and the one of all nodes if it is empty then.
+// Remove removes the directory, and its parent if that is then empty.
 func (d Dir) Remove() error {
 	if d == "" {
 		return nil
 	}
 	if err := os.RemoveAll(string(d)); err != nil {
-		return fmt.Errorf("remove what agent and speaker told each other: %w", err)
+		return fmt.Errorf("remove the files of agent and speaker: %w", err)
 	}
 	_ = os.Remove(filepath.Dir(string(d))) // not empty, or the mount point of a container
 	return nil
@@ -117,7 +117,7 @@ func (d Dir) write(name string, value any) error {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return fmt.Errorf("write %s: %w [does the pod mount %s?]", name, err, DefaultDir)
 	}
-	// No fsync: after a crash of the machine the directory is gone, as it is in memory.
+	// There is no fsync, because the directory is in memory and does not survive a crash of the machine.
 	if err := os.WriteFile(path+".new", text, 0o644); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
@@ -137,7 +137,7 @@ func (d Dir) remove(name string) error {
 	return nil
 }
 
-// read leaves the value as it is where there is no file.
+// read does not change the value if there is no file.
 func (d Dir) read(name string, value any) error {
 	if d == "" {
 		return nil
@@ -162,8 +162,8 @@ func (d Dir) read(name string, value any) error {
 	return nil
 }
 
-// Watch calls changed at once, when a file may have changed, and every ten seconds, until ctx ends. It makes the
-// directory. problem is told if that fails, or if there are no notices.
+// Watch calls changed at once, when a file may have changed, and every ten seconds, until ctx ends. It creates the
+// directory. Watch calls problem if that fails, or if the kernel sends no notices.
 func (d Dir) Watch(ctx context.Context, changed func(), problem func(error)) {
 	if d == "" {
 		<-ctx.Done()
@@ -172,7 +172,7 @@ func (d Dir) Watch(ctx context.Context, changed func(), problem func(error)) {
 	files, err := d.notices()
 	if err != nil {
 		problem(fmt.Errorf("changes in %s are found within %v: %w [raise fs.inotify.max_user_instances?]", d, recheck, err))
-		files = &fsnotify.Watcher{} // its channels never tell anything
+		files = &fsnotify.Watcher{} // with nil channels, which never receive
 	} else {
 		defer files.Close()
 	}

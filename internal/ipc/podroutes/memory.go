@@ -1,4 +1,4 @@
-package rib
+package podroutes
 
 import (
 	"context"
@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// A Memory is what a Dir is, within one process: a speaker that announces no podCIDRs and is asked what
-// routers do. Its methods may be called by any goroutine.
+// A Memory replaces a Dir within one process, for a speaker that announces no podCIDRs and receives routes. Any goroutine
+// may call its methods.
 type Memory struct {
 	mu       sync.Mutex
 	received []Route
 	watching map[chan struct{}]struct{}
 }
 
-// NewMemory returns a Memory of what routers had announced before, as far as that is known.
+// NewMemory returns a Memory with the routes that routers are known to have announced before.
 func NewMemory(received []Route) *Memory {
 	return &Memory{received: slices.Clone(received), watching: map[chan struct{}]struct{}{}}
 }
@@ -23,10 +23,10 @@ func NewMemory(received []Route) *Memory {
 // PodCIDRs returns none.
 func (m *Memory) PodCIDRs() ([]netip.Prefix, error) { return nil, nil }
 
-// Asked reports that somebody wants to know what routers announce.
+// Asked reports that there is a reader of the received routes.
 func (m *Memory) Asked() (bool, error) { return true, nil }
 
-// SetReceived says what the routers have announced, in this order.
+// SetReceived stores the routes that routers have announced, in this order.
 func (m *Memory) SetReceived(all []Route) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -43,14 +43,14 @@ func (m *Memory) SetReceived(all []Route) error {
 	return nil
 }
 
-// Received is what routers have announced.
+// Received returns the routes that routers have announced.
 func (m *Memory) Received() ([]Route, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.received), nil
 }
 
-// Watch calls changed at once and when Received has changed, until ctx ends.
+// Watch calls changed at once, and after each change of Received, until ctx ends.
 func (m *Memory) Watch(ctx context.Context, changed func(), _ func(error)) {
 	w := make(chan struct{}, 1)
 	m.mu.Lock()
