@@ -11,73 +11,71 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
-// A BGPInput is all that a node's BGP depends on. L2 does not count.
+// A BGPInput is everything that a node's BGP depends on. It ignores L2Advertisements.
 type BGPInput struct {
 	Input
-	Node           string // whose sessions
+	Node           string // the node of the sessions
 	Advertisements []*BGPAdvertisement
 	Peers          []*BGPPeer
 	BFDProfiles    []*BFDProfile
 	Communities    []*Community
-	// Password returns that of a Secret; false: there is none.
+	// Password returns the password of a Secret; false if there is none.
 	Password func(secret string) (string, bool)
-	// LocalEndpoints returns how many endpoints of a family of a Service's the node has.
+	// LocalEndpoints returns the number of the node's endpoints of a Service in an IP family.
 	LocalEndpoints func(name api.Name, is4 bool) int
-	// Unserved says why the node's kernel does not hold a Service's rules; empty: it does.
+	// Unserved returns the reason why the node's kernel does not have a Service's rules; empty if it has.
 	Unserved func(*Service) string
-	// Neighbour returns the address of the router behind an interface; invalid: it is not known. Nil: none is.
+	// Neighbour returns the address of the router behind an interface; invalid if it is unknown. Nil means always unknown.
 	Neighbour func(device string) netip.Addr
-	// PodCIDRs are the node's, where its pod network has routers carry pods' packets.
+	// PodCIDRs are the node's podCIDRs if routers carry the pods' packets.
 	PodCIDRs []netip.Prefix
-	// OnLink reports whether an address is in one of the node's networks. Nil: none is.
+	// OnLink reports whether an address is in one of the node's networks. Nil means never.
 	OnLink func(netip.Addr) bool
-	// ReflectorPort is where route reflectors listen (TCP); 0: there are none.
+	// ReflectorPort is the TCP port of route reflectors; 0 if there are none.
 	ReflectorPort uint16
 }
 
-// A Route is what a router is told: that this node leads to a prefix.
+// A Route tells a router that this node leads to a prefix.
 type Route struct {
 	Prefix netip.Prefix
-	// NextHop is the node's address of the prefix's family where the session is of another
-	// one; zero: the session's.
+	// NextHop is the node's address in the prefix's family if the session has the other family; zero means the session's.
 	NextHop     netip.Addr
 	LocalPref   uint32           // within an AS; 0: the default
 	Communities []CommunityValue // sorted
-	// Endpoints are how many the node has, if routers are to share the connections by that;
-	// 0: they are not.
+	// Endpoints is the number of the node's endpoints, by which routers share the connections; 0 if they do not.
 	Endpoints int
-	Services  []api.Name // whose addresses it covers, sorted
-	// Leaving: the node should not announce it any more, but still carries what arrives. Routers
-	// that have it are asked to prefer others before it is taken back (RFC 8326).
+	Services  []api.Name // with addresses in the prefix, sorted
+	// Leaving means that the node should not announce the prefix any more, but still carries its packets. The node asks
+	// routers to prefer other routes before it withdraws this one (RFC 8326).
 	Leaving bool
-	// ASPath is that of a router's route which is passed on.
+	// ASPath is the path of a router's route that a reflector passes on.
 	ASPath []uint32
 }
 
-// Equal reports whether a router is told the same.
+// Equal reports whether both routes are the same to a router.
 func (r Route) Equal(o Route) bool {
 	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && r.Endpoints == o.Endpoints && r.Leaving == o.Leaving &&
 		slices.Equal(r.Communities, o.Communities) && slices.Equal(r.ASPath, o.ASPath)
 }
 
-// A LeftOut is an address that is not announced to a router, and why.
+// A LeftOut is an address that the node does not announce to a router, with the reason.
 type LeftOut struct {
 	Addr     netip.Addr
 	Services []api.Name
-	Peer     string // empty: to none
+	Peer     string // empty means all
 	Reason   string
 }
 
-// A BGPDecision is what a node speaks by BGP.
+// A BGPDecision has the sessions and routes of a node.
 type BGPDecision struct {
 	Sessions []Session     // sorted by peer
 	LeftOut  []LeftOut     // sorted by address and peer
 	Problems []PeerProblem // sorted by peer
-	// Reflector is the node's own, if it is one. Its sessions, and those with other nodes' ones, are for podCIDRs alone.
+	// Reflector is set if the node is a route reflector. Sessions with reflectors carry only podCIDRs.
 	Reflector *Reflector
 }
 
-// Reasons why an address is not announced by BGP. The others are those of Decide.
+// The reasons of an address without route. Other reasons come from Decide.
 const (
 	NoBGPAdvertisement = "no BGPAdvertisement is for its pool and Service"
 	NotThisNode        = "no BGPAdvertisement's nodeSelectors match this node"
@@ -88,7 +86,7 @@ const (
 	NoPeers            = "no BGPPeer is for this node"
 )
 
-// self is the node that decides; nil: the API server does not know it.
+// self returns the node that decides; nil if the API server does not know it.
 func (in BGPInput) self() *Node {
 	for i := range in.Nodes {
 		if in.Nodes[i].Name == in.Node {
@@ -138,8 +136,8 @@ func (b *bgpDecider) leaveOut(a netip.Addr, services []*Service, peer, reason st
 	b.out.LeftOut = append(b.out.LeftOut, LeftOut{a, names(services), peer, reason})
 }
 
-// address decides about an address, or says why it is announced to none. What the node should not
-// have any more, and still carries, leaves.
+// address decides about an address. reason is set if no router should have a route to it. Routers keep a route, marked as
+// leaving, while the node still carries connections to the address.
 func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) {
 	pools := poolsOf(b.in.Pools, a)
 	if len(pools) == 0 {
@@ -175,7 +173,7 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 	}
 	for _, s := range services {
 		if e := b.in.Endpoints(s.Name); s.Local && !e.Ready[b.self.Name] && !e.Serving[b.self.Name] {
-			return reason // nothing here carries it
+			return reason // the node carries no connection
 		}
 		if no := b.in.Unserved(s); no != "" {
 			return cmp.Or(reason, no)
@@ -189,7 +187,7 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 	return reason
 }
 
-// announce adds an address to a session, or says why it is not announced there.
+// announce adds a route to an address to a session, or returns the reason why the session has none.
 func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []*ipam.Pool, ads []*BGPAdvertisement, leaving bool) (reason string) {
 	s := &b.out.Sessions[i].SessionConfig
 	next, reason := b.nextHop(s, a)
@@ -208,7 +206,7 @@ func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []
 			continue
 		}
 		if r.NextHop = next; !s.Internal() {
-			r.LocalPref = 0 // it is not sent to another AS
+			r.LocalPref = 0 // BGP does not send LOCAL_PREF to another AS
 		}
 		r.Services, r.Leaving, done = names(services), leaving, true
 		b.add(i, r)
@@ -219,12 +217,12 @@ func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []
 	return reason
 }
 
-// nextHop is a Route's for an address, or why a session cannot carry it.
+// nextHop returns the next hop of a route to an address, or the reason why the session cannot carry the route.
 func (b *bgpDecider) nextHop(s *SessionConfig, a netip.Addr) (next netip.Addr, reason string) {
 	switch {
 	case !s.carries(a):
 		return next, NoFamily
-	case s.Interface != "": // the link-local one, of both families (RFC 8950)
+	case s.Interface != "": // the link-local address serves both families (RFC 8950)
 		return next, ""
 	case a.Is4() == s.Address.Addr().Is4():
 		return next, ""
@@ -236,7 +234,7 @@ func (b *bgpDecider) nextHop(s *SessionConfig, a netip.Addr) (next netip.Addr, r
 	return b.self.Addrs[at], ""
 }
 
-// podCIDRs adds the node's to a session, whatever load balancers do: pods are where they are.
+// podCIDRs adds the node's podCIDRs to a session. Exclusion from load balancers does not affect pods.
 func (b *bgpDecider) podCIDRs(i int) {
 	s := &b.out.Sessions[i].SessionConfig
 	for _, cidr := range b.in.PodCIDRs {
@@ -249,7 +247,7 @@ func (b *bgpDecider) podCIDRs(i int) {
 	}
 }
 
-// route is what an advertisement makes of an address.
+// route returns the route of an advertisement to an address, or the reason why there is none.
 func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, services []*Service, pools []*ipam.Pool) (r Route, reason string) {
 	bits := ad.AggregationLength
 	if a.Is6() {
@@ -275,9 +273,8 @@ func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, services []*Servi
 	return r, ""
 }
 
-// endpoints returns how many the node has for an address; 0: every node serves it as well as any other.
-// A route that is taken back has one at least: a router that hears of one way without a bandwidth
-// shares the connections as if it had heard of none.
+// endpoints returns the number of the node's endpoints for an address; 0 if all nodes serve it equally. A leaving route
+// has at least one: a router that has one route without a bandwidth ignores the bandwidths of all.
 func (b *bgpDecider) endpoints(a netip.Addr, services []*Service) (n int) {
 	for _, s := range services {
 		if !s.Local {
@@ -288,13 +285,13 @@ func (b *bgpDecider) endpoints(a netip.Addr, services []*Service) (n int) {
 	return max(n, 1)
 }
 
-// add merges a route into a session's: the communities of all advertisements, and the highest
+// add merges a route into the routes of a session: with the communities of all advertisements, and the highest
 // LOCAL_PREF.
 func (b *bgpDecider) add(i int, r Route) {
-	if was := b.routes[i][r.Prefix]; was != nil {
-		r.LocalPref, r.Endpoints, r.Leaving = max(r.LocalPref, was.LocalPref), max(r.Endpoints, was.Endpoints), r.Leaving && was.Leaving
-		r.Communities = append(r.Communities, was.Communities...)
-		r.Services = append(r.Services, was.Services...)
+	if old := b.routes[i][r.Prefix]; old != nil {
+		r.LocalPref, r.Endpoints, r.Leaving = max(r.LocalPref, old.LocalPref), max(r.Endpoints, old.Endpoints), r.Leaving && old.Leaving
+		r.Communities = append(r.Communities, old.Communities...)
+		r.Services = append(r.Services, old.Services...)
 	}
 	slices.SortFunc(r.Communities, CommunityValue.compare)
 	r.Communities = slices.Compact(r.Communities)

@@ -243,7 +243,7 @@ func TestPeers(t *testing.T) {
 		"an interface and more": {func(in *BGPInput) {
 			behind(in, netip.MustParseAddr("fe80::1%eth0"))
 			in.Peers[0].EBGPMultiHop = true
-		}, "not 192.0.2.2: " + NoPeers + "\ntor session=false: interface: sourceAddress, vrf and ebgpMultiHop are not supported beside it"},
+		}, "not 192.0.2.2: " + NoPeers + "\ntor session=false: interface: not supported together with sourceAddress, vrf or ebgpMultiHop"},
 		"vrf": {func(in *BGPInput) { in.Peers[0].VRF = "red" }, oneRoute},
 		"one address in two VRFs": {func(in *BGPInput) {
 			in.Peers = append(in.Peers, router("x", "172.18.0.1"))
@@ -251,7 +251,7 @@ func TestPeers(t *testing.T) {
 		}, oneRoute + "\nx 192.0.2.2/32"},
 		"vrf and bfdProfile": {func(in *BGPInput) {
 			in.Peers[0].VRF, in.Peers[0].BFDProfile, in.BFDProfiles = "red", "fast", []*BFDProfile{{Name: "fast", DetectMultiplier: 3}}
-		}, oneRoute + "\ntor session=true: bfdProfile is not supported beside vrf; without BFD a router that is gone is noticed after holdTime (1m30s)"},
+		}, oneRoute + "\ntor session=true: bfdProfile is not supported together with vrf; without BFD a router that is gone is noticed after holdTime (1m30s)"},
 		"no BFDProfile": {func(in *BGPInput) { in.Peers[0].BFDProfile = "x" }, all +
 			"\ntor session=true: there is no BFDProfile x; without BFD a router that is gone is noticed after holdTime (1m30s)"},
 		"a BFDProfile that is wrong": {func(in *BGPInput) {
@@ -265,7 +265,7 @@ func TestPeers(t *testing.T) {
 		}, all + "\ntor session=true: BFDProfile fast: echoMode is not supported: BFD works without echoes, at the intervals of the profile"},
 		"BFD and graceful restart": {func(in *BGPInput) {
 			in.BFDProfiles, in.Peers[0].BFDProfile, in.Peers[0].EnableGracefulRestart = []*BFDProfile{fast}, "fast", true
-		}, all + "\ntor session=true: enableGracefulRestart is without effect beside bfdProfile: BFD ends with the speaker, and routers drop then what they kept"},
+		}, all + "\ntor session=true: enableGracefulRestart has no effect with bfdProfile: BFD ends with the speaker, and routers then drop the routes that they kept"},
 		"holdTime 0": {func(in *BGPInput) { in.Peers[0].HoldTime = 0 }, all + "\ntor session=true: holdTime 0 is not supported: the session ends after 65535 s without a sign of life"},
 		"families of addresses differ": {func(in *BGPInput) { in.Peers[0].SourceAddress = netip.MustParseAddr("fd00::12") },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: sourceAddress and peerAddress are of different families"},

@@ -15,34 +15,33 @@ import (
 type Candidate struct {
 	Node       string
 	Score      int      // by preferredNodeSelectors
-	Interfaces []string // only there; empty: on all
+	Interfaces []string // empty means all
 }
 
 func (c Candidate) equal(o Candidate) bool {
 	return c.Node == o.Node && c.Score == o.Score && slices.Equal(c.Interfaces, o.Interfaces)
 }
 
-// candidates are nodes in the order of their names. Addresses with the same candidates share them, and
-// each has an order of its own: the best first by score, then by the hash of node and address, so
-// that a node that comes or goes moves only the addresses that it gets or had.
+// candidates are nodes in the order of their names. Addresses share them, and each address has an order of preference: by
+// score, then by the hash of node and address. So a node that comes or goes moves only the addresses that it gets or had.
 type candidates struct{ all []Candidate }
 
-// kept is how many of the best an address remembers: more are seldom out at once, and then the best of
-// the others is found by their hashes.
+// kept is the number of best candidates that an address remembers. If all of them are out, which is rare, Owner computes
+// the hashes of the others.
 const kept = 6
 
 // none is an index that no candidate has.
 const none = 1<<16 - 1
 
-// or returns other ones instead, if they are the same: who has these has nothing to decide anew.
-func (c *candidates) or(before *candidates) *candidates {
-	if before != nil && slices.EqualFunc(c.all, before.all, Candidate.equal) {
-		return before
+// reuse returns old if it has the same candidates, so that callers can compare pointers and skip work.
+func (c *candidates) reuse(old *candidates) *candidates {
+	if old != nil && slices.EqualFunc(c.all, old.all, Candidate.equal) {
+		return old
 	}
 	return c
 }
 
-// only returns those that are on these nodes.
+// only returns the candidates among these nodes.
 func (c *candidates) only(nodes map[string]bool) *candidates {
 	var some []Candidate
 	for _, one := range c.all {
@@ -53,14 +52,14 @@ func (c *candidates) only(nodes map[string]bool) *candidates {
 	return &candidates{some}
 }
 
-// A preference is how good a candidate is for an address.
+// A preference is the rank of a candidate for an address. Higher scores come first.
 type preference struct {
 	score int
 	hash  [sha256.Size]byte
 }
 
 func (c *candidates) preference(i int, a netip.Addr) preference {
-	var text [300]byte // a node's name has 253 at most
+	var text [300]byte // a node's name has at most 253 bytes
 	one := &c.all[i]
 	return preference{one.Score, sha256.Sum256(a.AppendTo(append(append(text[:0], one.Node...), '#')))}
 }
@@ -69,7 +68,7 @@ func (p *preference) compare(o *preference) int {
 	return cmp.Or(cmp.Compare(o.score, p.score), bytes.Compare(p.hash[:], o.hash[:]))
 }
 
-// rank returns the best for an address, the very best first.
+// rank returns the indexes of the best candidates for an address, the best first.
 func (c *candidates) rank(a netip.Addr) (best [kept]uint16) {
 	for i := range best {
 		best[i] = none
@@ -98,7 +97,7 @@ func (d *Decision) Owner(out map[string]bool) (Candidate, bool) {
 	all := d.candidates.all
 	for _, i := range d.best {
 		if i == none {
-			return Candidate{}, false // there are no more
+			return Candidate{}, false // all candidates are out
 		}
 		if !out[all[i].Node] {
 			return all[i], true
@@ -119,7 +118,7 @@ func (d *Decision) Owner(out map[string]bool) (Candidate, bool) {
 	return all[best], true
 }
 
-// Candidate returns the candidate of that name.
+// Candidate returns the candidate with the name of a node; false if the node is none.
 func (d *Decision) Candidate(node string) (Candidate, bool) {
 	if i, ok := d.index(node); ok {
 		return d.candidates.all[i], true
@@ -134,7 +133,7 @@ func (d *Decision) index(node string) (i int, ok bool) {
 	return slices.BinarySearchFunc(d.candidates.all, node, func(c Candidate, name string) int { return cmp.Compare(c.Node, name) })
 }
 
-// before reports whether a candidate comes before another node, which may be none.
+// before reports whether a candidate comes before another node. Every candidate comes before a node that is none.
 func (d *Decision) before(node, other string) bool {
 	i, ok := d.index(node)
 	j, known := d.index(other)
@@ -157,7 +156,7 @@ func (d *Decision) Candidates() (all []Candidate) {
 	}
 }
 
-// candidates returns the nodes that some advertisements are for.
+// candidates returns the nodes that match an advertisement.
 func (in Input) candidates(ads []*L2Advertisement) *candidates {
 	c := &candidates{}
 	for i := range in.Nodes {
@@ -168,7 +167,8 @@ func (in Input) candidates(ads []*L2Advertisement) *candidates {
 	return c
 }
 
-// candidate is a node as the advertisements see it: they add up. A reason says why it is none.
+// candidate returns a node as a candidate, with the sum of the scores and the interfaces of all its advertisements. reason
+// is set if the node is none.
 func candidate(n *Node, ads []*L2Advertisement) (c Candidate, reason string) {
 	c.Node, reason = n.Name, NotThisNodeL2
 	interfaces, everywhere := map[string]bool{}, false
@@ -193,12 +193,12 @@ func candidate(n *Node, ads []*L2Advertisement) (c Candidate, reason string) {
 	return c, reason
 }
 
-// matches reports whether an object with those nodeSelectors is for the node.
+// matches reports whether an object with these nodeSelectors is for the node.
 func (n *Node) matches(selectors []api.Selector) bool {
 	return len(selectors) == 0 || api.AnyMatches(selectors, n.Labels)
 }
 
-// unused says why load balancers must not use the node; empty: they may.
+// unused returns the reason why load balancers must not use the node; empty if they may.
 func (n *Node) unused() string {
 	if n.Excluded == "" {
 		return ""

@@ -7,8 +7,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
-// carriers returns the nodes that may have connections by way of routers, to an address of these pools and Services: those
-// that announce it, and those that do not any more and still serve it. First come those that leave.
+// carriers returns the nodes that may have connections from routers to an address of these pools and Services: the nodes
+// that announce the address, and the nodes that still serve it after they stopped. Nodes that leave come first.
 func (in Input) carriers(pools []*ipam.Pool, services []*Service, sets map[string][]string) []string {
 	var which []byte
 	var ads []*BGPAdvertisement
@@ -33,8 +33,7 @@ func (in Input) carriers(pools []*ipam.Pool, services []*Service, sets map[strin
 	return all
 }
 
-// announcers returns the nodes that advertisements are for: those that load balancers must not use any more first, and all in
-// the order of their names.
+// announcers returns the nodes of advertisements by name. Nodes that load balancers must not use any more come first.
 func (in Input) announcers(ads []*BGPAdvertisement) []string {
 	var leaving, rest []string
 	for _, n := range in.Nodes {
@@ -50,7 +49,7 @@ func (in Input) announcers(ads []*BGPAdvertisement) []string {
 	return append(leaving, rest...)
 }
 
-// locals returns those of the nodes with an endpoint that serves; first those whose endpoints only still serve.
+// locals returns the nodes with an endpoint that serves. Nodes whose endpoints all terminate come first.
 func locals(all []string, e Endpoints) []string {
 	var leaving, ready []string
 	for _, n := range all {

@@ -15,7 +15,7 @@ type CommunityValue struct {
 	A, B, C uint32
 }
 
-// GracefulShutdown asks routers to prefer other ways before this one goes (RFC 8326).
+// GracefulShutdown asks routers to prefer other routes before this one ends (RFC 8326).
 var GracefulShutdown = CommunityValue{A: 65535, B: 0}
 
 // ParseCommunity reads "1234:5678" or "large:1:2:3".
@@ -38,7 +38,7 @@ func ParseCommunity(text string) (CommunityValue, error) {
 	return CommunityValue{large, n[0], n[1], n[2]}, nil
 }
 
-// String returns what ParseCommunity reads.
+// String is the inverse of ParseCommunity.
 func (c CommunityValue) String() string {
 	if c.Large {
 		return fmt.Sprintf("large:%d:%d:%d", c.A, c.B, c.C)
@@ -46,7 +46,7 @@ func (c CommunityValue) String() string {
 	return fmt.Sprintf("%d:%d", c.A, c.B)
 }
 
-// Number is the 32 bits of a community that is not large.
+// Number returns the 32 bits of a community that is not large.
 func (c CommunityValue) Number() uint32 { return c.A<<16 | c.B }
 
 func (c CommunityValue) compare(o CommunityValue) int {
@@ -59,7 +59,7 @@ func (c CommunityValue) compare(o CommunityValue) int {
 	return cmp.Or(cmp.Compare(large(c), large(o)), cmp.Compare(c.A, o.A), cmp.Compare(c.B, o.B), cmp.Compare(c.C, o.C))
 }
 
-// communityAliases are the names that Community objects give to communities.
+// communityAliases returns the names that Community objects give to communities.
 func communityAliases(all []*Community) map[string]string {
 	names := map[string]string{}
 	for _, c := range all {
@@ -73,8 +73,8 @@ func communityAliases(all []*Community) map[string]string {
 	return names
 }
 
-// communities reads those of an advertisement. One that is unknown is an error: a route that
-// lacks, say, NO_EXPORT may be worse than none.
+// communities reads the communities of an advertisement. An unknown one is an error, because a route without NO_EXPORT,
+// for example, may be worse than no route.
 func communities(texts []string, aliases map[string]string) (all []CommunityValue, err error) {
 	for _, text := range texts {
 		value := text

@@ -13,30 +13,30 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Service is what announcing needs to know of a Service of type LoadBalancer.
+// A Service is the part of a LoadBalancer Service that decides about announcements.
 type Service struct {
 	api.Name
 	Labels map[string]string
-	// Addrs are the addresses that it has, as its status says.
+	// Addrs are the addresses in the status.
 	Addrs []netip.Addr
-	// Local is externalTrafficPolicy Local: only nodes with endpoints serve it.
+	// Local is externalTrafficPolicy Local: only nodes with endpoints serve the Service.
 	Local bool
-	// HealthCheckNodePort is where the node's proxy says, of a Local Service, whether the
-	// kernel serves it; 0: nowhere.
+	// HealthCheckNodePort is the port at which the node's proxy reports whether the kernel serves a Local Service; 0 if
+	// there is none.
 	HealthCheckNodePort uint16
-	// Egress: pods may leave the cluster with its addresses, so that all nodes ask who announces them.
+	// Egress means that pods may leave the cluster with the addresses, so all nodes need to know the owner.
 	Egress bool
 }
 
-// Endpoints say where a Service's endpoints are.
+// Endpoints are the nodes with endpoints of a Service.
 type Endpoints struct {
-	Any bool // there is one that serves, anywhere
-	// Ready are the nodes with an endpoint that takes new connections; Serving those with one
-	// that still serves, also if it terminates.
+	Any bool // some endpoint serves
+	// Ready are the nodes with an endpoint that takes new connections. Serving are the nodes with an endpoint that
+	// serves, even if it terminates.
 	Ready, Serving map[string]bool
 }
 
-// standing says what an endpoint is good for: new connections, or at least those that are open.
+// standing reports whether an endpoint takes new connections (ready), and whether it serves open ones (serving).
 func standing(p service.SliceEndpoint) (ready, serving bool) {
 	return p.Ready && !p.Terminating, p.Ready || p.Serving
 }
@@ -61,10 +61,10 @@ func EndpointsOf(all []*service.Slice) Endpoints {
 	return e
 }
 
-// CountEndpoints returns how many endpoints of an address family a node has: those that take new
-// connections, or if it has none, those that still serve.
+// CountEndpoints returns the number of a node's endpoints in an IP family that take new connections. If there is none, it
+// returns the number of endpoints that still serve.
 func CountEndpoints(all []*service.Slice, node string, is4 bool) int {
-	ready, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{} // one may be in several slices
+	ready, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{} // an address may be in several slices
 	for _, s := range all {
 		for _, p := range s.Endpoints {
 			isReady, serves := standing(p)
@@ -80,80 +80,78 @@ func CountEndpoints(all []*service.Slice, node string, is4 bool) int {
 	return cmp.Or(len(ready), len(serving))
 }
 
-// A Node is what announcing needs to know of a node.
+// A Node is the part of a Node object that decides about announcements.
 type Node struct {
 	Name   string
 	Labels map[string]string
-	Addrs  []netip.Addr // its InternalIPs: where its speaker is
-	UID    string       // of its object
-	// PodCIDRs are where its pods' addresses come from, and Created when its object was made: of two nodes the older one
-	// has a podCIDR that both have.
+	Addrs  []netip.Addr // the InternalIPs, which the speaker has
+	UID    string       // of the object
+	// PodCIDRs are the prefixes of the pods' addresses. If two nodes have the same podCIDR, the one Created first has it.
 	PodCIDRs []netip.Prefix
 	Created  time.Time
-	// Excluded says why load balancers must not use the node; empty: they may.
+	// Excluded is the reason why load balancers must not use the node; empty if they may.
 	Excluded string
 }
 
-// An Input is all that a decision depends on.
+// An Input is everything that a decision depends on.
 type Input struct {
 	Pools []*ipam.Pool
 	L2    []*L2Advertisement
-	// Routed are the BGPAdvertisements, if there are BGPPeers: routers lead to their addresses by any node. They
-	// count for pods that leave the cluster, and for connections that routers lead to another node than before.
+	// Routed are the BGPAdvertisements, if there are BGPPeers. Routers lead to their addresses by any node. Routed matters
+	// for pods that leave the cluster, and for connections that routers move to another node.
 	Routed    []*BGPAdvertisement
 	Nodes     []Node // sorted by name
 	Services  []*Service
 	Endpoints func(api.Name) Endpoints
 }
 
-// A Decision is who may announce an address by ARP or NDP. It does not change.
+// A Decision has the nodes that may announce an address by ARP or NDP. It is immutable.
 type Decision struct {
 	Addr     netip.Addr
-	Services []api.Name // that have the address
-	// Reason says why there is no candidate.
+	Services []api.Name // with the address
+	// Reason is set if there is no candidate.
 	Reason string
-	// Checks are the health check node ports that must say yes on the node before it
-	// announces the address.
+	// Checks are the health check node ports that must report success on a node before it announces the address.
 	Checks []uint16
-	// Egress: pods may leave the cluster with it. Routed: they cannot, because routers are told of it too, and
-	// answers would come to any node.
+	// Egress means that pods may leave the cluster with the address. Routed means that they cannot: routers have a route
+	// to it as well, so answers would come to any node.
 	Egress, Routed bool
-	// Carriers are the nodes that may have connections to the address by way of routers; first those that are not to have new ones.
+	// Carriers are the nodes that may have connections to the address from routers. Nodes that must not get new ones come
+	// first.
 	Carriers []string
 
 	candidates *candidates // nil: none
 	best       [kept]uint16
 }
 
-// Reasons why nobody announces an address.
+// The reasons of an address without candidate.
 const (
 	NoPool          = "no IPAddressPool has the address"
 	NoAdvertisement = "no L2Advertisement is for its pool and Service"
 	NoNode          = "no node matches the L2Advertisement's nodeSelectors and may be used by load balancers"
 	NoEndpoints     = "its Service has no endpoints that serve"
 	NoLocal         = "no node that may announce it has an endpoint (externalTrafficPolicy: Local)"
-	// NotThisNodeL2 is why a node is no candidate; the others are as of BGP.
+	// NotThisNodeL2 is the reason of a node that is no candidate. The other reasons of nodes are BGP's.
 	NotThisNodeL2 = "no L2Advertisement's nodeSelectors match this node"
 )
 
-// Decide decides about every address of every Service. All nodes that see the same objects
-// decide the same, in whatever order they saw them: by address, not by Service, so that an
-// address which Services share is on one node.
+// Decide decides about every address of every Service. All nodes with the same objects decide the same. The result depends
+// on the address, not on the Service, so an address that Services share is on one node.
 func Decide(in Input) map[netip.Addr]*Decision { return new(Decider).Decide(in) }
 
-// A Decider decides again and again, at the cost of what has changed. The zero value has not decided yet.
+// A Decider decides repeatedly, and reuses the parts of the last result that did not change. The zero value is ready.
 type Decider struct {
 	last map[netip.Addr]*Decision
-	sets map[string]*candidates // by the advertisements that are for them
+	sets map[string]*candidates // by the key of the advertisements
 }
 
-// shared is what several addresses have, by the advertisements that are for them, in one decision.
+// shared has the values that several addresses share in one decision, by the key of their advertisements.
 type shared struct {
 	candidates map[string]*candidates
 	announcers map[string][]string
 }
 
-// Decide is the function of that name. What it returned before stays as it was.
+// Decide is like the function Decide. Earlier results do not change.
 func (r *Decider) Decide(in Input) map[netip.Addr]*Decision {
 	sharing := in.sharing()
 	all := make(map[netip.Addr]*Decision, len(sharing))
@@ -165,7 +163,7 @@ func (r *Decider) Decide(in Input) map[netip.Addr]*Decision {
 	return all
 }
 
-// sharing returns the Services that have an address, sorted by name.
+// sharing returns the Services of each address, sorted by name.
 func (in Input) sharing() map[netip.Addr][]*Service {
 	sharing := map[netip.Addr][]*Service{}
 	for _, s := range in.Services {
@@ -179,7 +177,7 @@ func (in Input) sharing() map[netip.Addr][]*Service {
 	return sharing
 }
 
-// decide returns the decision about an address: the one of before, if it is the same.
+// decide returns the decision about an address. It returns the last one if that is equal.
 func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets shared) *Decision {
 	last := r.last[a]
 	d := Decision{Addr: a}
@@ -205,7 +203,7 @@ func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets share
 	return &d
 }
 
-// checked reports whether the node's proxy is asked whether it serves the Service.
+// checked reports whether the speaker asks the node's proxy about the Service before it announces.
 func (s *Service) checked() bool { return s.Local && s.HealthCheckNodePort != 0 }
 
 // isFor reports whether a decision has the names, checks and egress of these Services.
@@ -226,7 +224,7 @@ func (d *Decision) isFor(services []*Service) bool {
 	return len(services) == len(d.Services) && len(checks) == 0 && egress == d.Egress
 }
 
-// choose returns the candidates for an address of these pools, or why there are none.
+// choose returns the candidates for an address of these pools, or the reason why there are none.
 func (r *Decider) choose(in Input, pools []*ipam.Pool, services []*Service, sets map[string]*candidates, last *Decision) (*candidates, string) {
 	if len(pools) == 0 {
 		return nil, NoPool
@@ -241,7 +239,7 @@ func (r *Decider) choose(in Input, pools []*ipam.Pool, services []*Service, sets
 	}
 	all, known := sets[key]
 	if !known {
-		all = in.candidates(ads).or(r.sets[key])
+		all = in.candidates(ads).reuse(r.sets[key])
 		sets[key] = all
 	}
 	switch {
@@ -255,13 +253,13 @@ func (r *Decider) choose(in Input, pools []*ipam.Pool, services []*Service, sets
 		return nil, NoLocal
 	}
 	if last != nil {
-		local = local.or(last.candidates)
+		local = local.reuse(last.candidates)
 	}
 	return local, ""
 }
 
-// advertisements returns those that are for an address of these pools, of one of these
-// Services, and a key of which they are.
+// advertisements returns the advertisements for an address of these pools and one of these Services, with a key that is
+// equal for the same advertisements.
 func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*L2Advertisement, key string) {
 	var which []byte
 	for i, ad := range in.L2 {
@@ -272,7 +270,7 @@ func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*
 	return all, string(which)
 }
 
-// routed reports whether routers are told of an address with which pods may leave the cluster.
+// routed reports whether routers get a route to an egress address.
 func (in Input) routed(pools []*ipam.Pool, services []*Service) bool {
 	if !slices.ContainsFunc(services, func(s *Service) bool { return s.Egress }) {
 		return false
@@ -280,12 +278,12 @@ func (in Input) routed(pools []*ipam.Pool, services []*Service) bool {
 	return slices.ContainsFunc(in.Routed, func(ad *BGPAdvertisement) bool { return ad.isFor(pools, services) })
 }
 
-// isFor reports whether an advertisement is for an address of these pools, of one of these Services.
+// isFor reports whether an advertisement is for an address of these pools and one of these Services.
 func (ad *BGPAdvertisement) isFor(pools []*ipam.Pool, services []*Service) bool {
 	return len(ad.Problems) == 0 && isFor(ad.IPAddressPools, ad.IPAddressPoolSelectors, ad.ServiceSelectors, pools, services)
 }
 
-// poolsOf returns the pools that an address is of.
+// poolsOf returns the pools with an address.
 func poolsOf(all []*ipam.Pool, a netip.Addr) (pools []*ipam.Pool) {
 	for _, p := range all {
 		if p.Contains(a) {
@@ -295,15 +293,15 @@ func poolsOf(all []*ipam.Pool, a netip.Addr) (pools []*ipam.Pool) {
 	return pools
 }
 
-// isFor reports whether an advertisement with these names and selectors of pools, and these of Services, is for one of the
-// pools and one of the Services. Without any of a kind it is for all.
+// isFor reports whether an advertisement is for one of the pools and one of the Services. names and ofPools choose pools,
+// ofServices chooses Services. Without names and selectors of a kind, the advertisement is for all.
 func isFor(names []string, ofPools, ofServices []api.Selector, pools []*ipam.Pool, services []*Service) bool {
 	return slices.ContainsFunc(pools, func(p *ipam.Pool) bool {
 		return len(names)+len(ofPools) == 0 || slices.Contains(names, p.Name) || api.AnyMatches(ofPools, p.Labels)
 	}) && (len(ofServices) == 0 || slices.ContainsFunc(services, func(s *Service) bool { return api.AnyMatches(ofServices, s.Labels) }))
 }
 
-// serving returns the nodes that can serve all of the Services; nil: every node can.
+// serving returns the nodes that can serve all of the Services; nil if every node can.
 func (in Input) serving(services []*Service) (nodes map[string]bool, reason string) {
 	some := false
 	for _, s := range services {

@@ -1,10 +1,9 @@
-// Package announce decides who announces which load-balancer address, and to whom.
+// Package announce decides which nodes announce which load-balancer addresses, and to which routers. It sends nothing.
 //
 //	metallb.io objects ── internal/kube ──→ L2Advertisement, BGPAdvertisement, BGPPeer …
 //	Services, endpoints, nodes ───────────→ Decide ──→ for each address: candidates, the best first, or a reason
 //	candidates, who is out (election) ────→ Owner
 //
-// It hides which advertisement is for which pool, node and Service. It promises to be pure:
-// values in, values out, no clock, no kernel, no API server; that all nodes decide the same;
-// and that a node which comes or goes moves no address but those that it gets or had.
+// The package is pure: values in, values out, no clock, no kernel, no API server. All nodes decide the same. A node that
+// comes or goes moves only the addresses that it gets or had.
 package announce

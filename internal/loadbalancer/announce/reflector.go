@@ -12,21 +12,21 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// ReflectorLabel makes the speaker of a Node a route reflector: it tells routers the podCIDRs of the other nodes of its
-// networks, and those what routers announce, so that routers need sessions with it alone. Its value is the ASN of the
-// sessions between nodes.
+// ReflectorLabel makes the speaker of a Node a route reflector. It announces the podCIDRs of the other nodes in its
+// networks to routers, and the routers' routes to these nodes, so routers need no session with other nodes. The value is
+// the ASN of the sessions between nodes.
 //
-// A kubelet cannot give its own Node such a label (admission NodeRestriction): it would hear, and divert, other nodes' packets.
+// A kubelet cannot set the label on its own Node (admission NodeRestriction), so it cannot divert other nodes' packets.
 const ReflectorLabel = "fairway.net.node-restriction.kubernetes.io/route-reflector"
 
-// How a node and a route reflector find out that the other one is gone.
+// The timers by which a node and a route reflector notice that the other end is gone.
 const (
 	reflectorHold, reflectorKeepalive, reflectorConnect = 9 * time.Second, 3 * time.Second, time.Second
 	reflectorBFD                                        = 300 * time.Millisecond
 	reflectorBFDMultiplier                              = 3
 )
 
-// A Reflector is a node's, if it is one.
+// A Reflector is the configuration of a node that is a route reflector.
 type Reflector struct {
 	ASN      uint32
 	RouterID netip.Addr
@@ -35,13 +35,13 @@ type Reflector struct {
 	Clients  []Client // sorted by name
 }
 
-// A Client is a node that a Reflector speaks for.
+// A Client is a node whose podCIDRs a Reflector announces.
 type Client struct {
-	SessionConfig                // as the reflector sees it
-	PodCIDRs      []netip.Prefix // what it may announce
+	SessionConfig                // from the reflector's side
+	PodCIDRs      []netip.Prefix // the prefixes that the client may announce
 }
 
-// reflectorASN is that of a node's label; 0: the node is none. The reason says what is wrong with it.
+// reflectorASN returns the ASN of a node's label; 0 if the node is no reflector. reason is set if the label is invalid.
 func (n *Node) reflectorASN() (asn uint32, reason string) {
 	text, ok := n.Labels[ReflectorLabel]
 	if !ok {
@@ -57,10 +57,10 @@ func (n *Node) reflectorASN() (asn uint32, reason string) {
 // nodePeer names the session between two nodes. No BGPPeer has such a name, but a condition may.
 func nodePeer(node string) string { return "Node." + node }
 
-// PeerNode is the node with which the session of that name is, if it is one between nodes.
+// PeerNode returns the other node of a session; false if peer is not a node.
 func PeerNode(peer string) (node string, ok bool) { return strings.CutPrefix(peer, nodePeer("")) }
 
-// ends are the addresses of a node's session with another one, where they have a network in common: of IPv4 before IPv6.
+// ends returns the addresses of a session between two nodes with a common network, IPv4 before IPv6.
 func (in BGPInput) ends(self, other *Node) (own, remote netip.Addr) {
 	of := func(n *Node, is4 bool) netip.Addr {
 		if i := slices.IndexFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 }); i >= 0 {
@@ -76,7 +76,7 @@ func (in BGPInput) ends(self, other *Node) (own, remote netip.Addr) {
 	return netip.Addr{}, netip.Addr{}
 }
 
-// between is a session of self with another node.
+// between returns the session of self with another node; false if they have no common network.
 func (in BGPInput) between(self, other *Node) (c SessionConfig, ok bool) {
 	own, remote := in.ends(self, other)
 	return SessionConfig{
@@ -85,7 +85,7 @@ func (in BGPInput) between(self, other *Node) (c SessionConfig, ok bool) {
 	}, remote.IsValid()
 }
 
-// with is the session in an AS. Of two between the same nodes one is watched.
+// with returns the session with an ASN. If two nodes have two sessions, BFD watches only one.
 func (c SessionConfig) with(asn uint32, watched bool) SessionConfig {
 	c.LocalASN, c.PeerASN = asn, asn
 	if watched {
@@ -94,7 +94,7 @@ func (c SessionConfig) with(asn uint32, watched bool) SessionConfig {
 	return c
 }
 
-// ownPodCIDRs are the podCIDRs of each node, without those that overlap an older node's: kubelets may name them.
+// ownPodCIDRs returns the podCIDRs of each node, except those that overlap an older node's: a kubelet may claim any.
 func (in BGPInput) ownPodCIDRs() map[string][]netip.Prefix {
 	nodes := slices.Clone(in.Nodes)
 	slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
@@ -111,7 +111,7 @@ func (in BGPInput) ownPodCIDRs() map[string][]netip.Prefix {
 	return own
 }
 
-// add adds a node. Of several that claim one address, which is there may announce for all.
+// add adds a client. If several nodes claim one address, the connected one may announce the podCIDRs of all.
 func (r *Reflector) add(c SessionConfig, podCIDRs []netip.Prefix) {
 	if i := slices.IndexFunc(r.Clients, func(o Client) bool { return o.Address == c.Address }); i >= 0 {
 		r.Clients[i].PodCIDRs = slices.Concat(r.Clients[i].PodCIDRs, podCIDRs)
@@ -120,7 +120,8 @@ func (r *Reflector) add(c SessionConfig, podCIDRs []netip.Prefix) {
 	r.Clients = append(r.Clients, Client{c, podCIDRs})
 }
 
-// reflectors adds the sessions with route reflectors, which carry podCIDRs alone, and makes the node one if it has the label.
+// reflectors adds the sessions with route reflectors, which carry only podCIDRs. It sets Reflector if the node has the
+// label.
 func (b *bgpDecider) reflectors() {
 	if b.in.ReflectorPort == 0 {
 		return

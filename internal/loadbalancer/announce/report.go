@@ -11,10 +11,11 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Protocol is how an address is announced.
+// A Protocol is the means by which nodes announce an address.
 type Protocol string
 
-// The protocols. An address of a node's own (ServiceLB) needs none, nor one that a balancer outside of the cluster has (an edge).
+// The protocols. OwnNode means a node's own address (ServiceLB), which needs no announcement. Outside means an address of
+// a balancer outside of the cluster (an edge).
 const (
 	L2      Protocol = "l2" // ARP and NDP
 	BGP     Protocol = "bgp"
@@ -22,7 +23,7 @@ const (
 	Outside Protocol = "outside"
 )
 
-// A Holding is what a node's speaker says that it announces of a Service.
+// A Holding is a speaker's statement that it announces addresses of a Service.
 type Holding struct {
 	Service  api.Name
 	Node     string
@@ -32,36 +33,35 @@ type Holding struct {
 	Since    time.Time
 }
 
-// An AddressReport says who announces an address, and why the other nodes do not.
+// An AddressReport says which nodes announce an address, and why the other nodes do not.
 type AddressReport struct {
 	Address   string         `json:"address,omitempty"` // empty: the Service has none yet
-	Services  []string       `json:"services"`          // that have it, sorted
+	Services  []string       `json:"services"`          // with the address, sorted
 	Announced []Announced    `json:"announced"`         // sorted by protocol and node
 	Reason    string         `json:"reason,omitempty"`
 	Elsewhere []NotAnnounced `json:"notAnnounced"` // sorted by protocol and node
 }
 
-// Announced is that a node announces an address.
+// An Announced is a node that announces an address.
 type Announced struct {
 	Protocol Protocol  `json:"protocol"`
 	Node     string    `json:"node"`
-	Since    time.Time `json:"since,omitzero"` // that it announces the Service
-	// By are the interfaces, or the BGPPeers that are told of it: those whose sessions are up, or of which the speaker
-	// does not say whether they are.
+	Since    time.Time `json:"since,omitzero"` // of the announcement of the Service
+	// By are the interfaces, or the BGPPeers whose sessions are up or unknown.
 	By []string `json:"by"`
 }
 
-// NotAnnounced is that a node does not announce an address, to a BGPPeer or at all, and why.
+// A NotAnnounced is a node that does not announce an address, to a BGPPeer or at all, with the reason.
 type NotAnnounced struct {
 	Protocol Protocol `json:"protocol"`
 	Node     string   `json:"node"`
 	Peer     string   `json:"peer,omitempty"`
 	Reason   string   `json:"reason"`
-	// Since is since when, where the speaker itself says so.
+	// Since is the start of that state; zero if the speaker does not report it.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Reasons that only a report has.
+// The reasons of reports. Other reasons come from Decide and DecideBGP.
 const (
 	noAddress            = "it has no address yet [why: kubectl -n %s describe service %s]"
 	noAdvertisementAtAll = "no L2Advertisement and no BGPAdvertisement is for its pool and Service"
@@ -71,8 +71,9 @@ const (
 	sessionDown          = "the session is not up: "
 )
 
-// Report says of each address of each Service who announces it, as the speakers say, and why other nodes do not, as
-// Decide and DecideBGP decide. It is sorted by address; pending are Services without one. Node of the input does not count.
+// Report returns a report for each address of each Service, sorted by address. The announcing nodes come from the
+// speakers' statements, and the reasons of the other nodes from Decide and DecideBGP. pending are Services without an
+// address. Report ignores in.Node.
 func Report(in BGPInput, said Said, pending []api.Name) []AddressReport {
 	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, said: said, held: map[api.Name][]Holding{}}
 	for _, h := range said.Held {
@@ -103,7 +104,7 @@ func Report(in BGPInput, said Said, pending []api.Name) []AddressReport {
 	return all
 }
 
-// ReportOutside is the report of an address that a balancer outside of the cluster has for these Services, sorted by name.
+// ReportOutside returns the report of an address that a balancer outside of the cluster has. services are sorted.
 func ReportOutside(a netip.Addr, services []api.Name) AddressReport {
 	out := AddressReport{Address: a.String(), Announced: []Announced{{Protocol: Outside, By: []string{}}}, Elsewhere: []NotAnnounced{}}
 	for _, name := range services {
@@ -115,7 +116,7 @@ func ReportOutside(a netip.Addr, services []api.Name) AddressReport {
 type reporter struct {
 	in      BGPInput
 	l2      map[netip.Addr]*Decision
-	leftOut map[string]map[netip.Addr][]LeftOut // what a node does not tell its routers, by node
+	leftOut map[string]map[netip.Addr][]LeftOut // the addresses that a node does not announce to routers, by node
 	said    Said
 	held    map[api.Name][]Holding
 }
@@ -158,7 +159,7 @@ func (r *reporter) address(a netip.Addr, services []*Service) AddressReport {
 	return out
 }
 
-// holder adds a node that says that it announces an address: where the network hears it, and where not.
+// holder adds the statement of a node to the report: to Announced, or to Elsewhere if the network does not hear the node.
 func (r *reporter) holder(h Holding, out *AddressReport) {
 	by := append([]string{}, h.By...)
 	switch h.Protocol {
@@ -182,7 +183,7 @@ func (r *reporter) holder(h Holding, out *AddressReport) {
 	out.Announced = append(out.Announced, Announced{h.Protocol, h.Node, h.Since, by})
 }
 
-// notHeardBy is why nobody announces what some node may.
+// notHeardBy returns the reason for an address without announcement that a node may announce.
 func notHeardBy(all []NotAnnounced) string {
 	for _, n := range all {
 		if strings.HasPrefix(n.Reason, muted) || strings.HasPrefix(n.Reason, sessionDown) {
@@ -194,10 +195,10 @@ func notHeardBy(all []NotAnnounced) string {
 			return fmt.Sprintf("%s may: %s", n.Node, notHeard)
 		}
 	}
-	return "no node may announce it, each for a reason of its own [fairway status --load-balancers -o wide]"
+	return "no node may announce it, for different reasons [fairway status --load-balancers -o wide]"
 }
 
-// layer2 adds the nodes that do not announce an address by ARP or NDP, or returns why none does.
+// layer2 adds the nodes that do not announce an address by ARP or NDP. reason is set if no node does.
 func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]bool, out *AddressReport) (reason string) {
 	d := r.l2[a]
 	if d.Reason == NoPool || d.Reason == NoAdvertisement || d.Reason == NoEndpoints {
@@ -231,7 +232,7 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 	return d.Reason
 }
 
-// some is the first of the nodes.
+// some returns the first node by name; empty if there is none.
 func some(nodes map[string]bool) (first string) {
 	for n := range nodes {
 		if first == "" || n < first {
@@ -241,7 +242,7 @@ func some(nodes map[string]bool) (first string) {
 	return first
 }
 
-// routers adds the nodes that do not announce an address to routers, or returns why none does.
+// routers adds the nodes that do not announce an address to routers. reason is set if no node can.
 func (r *reporter) routers(a netip.Addr, holders map[string]bool, out *AddressReport) (reason string) {
 	var all []NotAnnounced
 	for i := range r.in.Nodes {

@@ -118,7 +118,7 @@ bgp not node-1: load balancers must not use this node: it is shut down`},
 bgp node-2 by [tor]
 bgp not node-2 other: ` + NotForPeer},
 		"by BGP, no router": {func(in *BGPInput) { onlyBGP(in); in.Nodes, in.Peers = in.Nodes[:1], nil }, Said{},
-			"shop/web 192.0.2.2 no node may announce it, each for a reason of its own [fairway status --load-balancers -o wide]\nbgp not node-1: " + NoPeers},
+			"shop/web 192.0.2.2 no node may announce it, for different reasons [fairway status --load-balancers -o wide]\nbgp not node-1: " + NoPeers},
 	}.check(t)
 }
 

@@ -12,47 +12,46 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// MaxSessions bounds the routers that a node speaks to: each takes 10 MB of the speaker's memory,
-// which is limited.
+// MaxSessions limits the sessions of a node, because each needs 10 MB of the speaker's limited memory.
 const MaxSessions = 8
 
-// defaultConnectTime is the time between two tries to connect.
+// defaultConnectTime is the time between two attempts to connect.
 const defaultConnectTime = 10 * time.Second
 
-// A SessionConfig is how a node speaks to a router. It is comparable: a session whose
-// configuration changes begins anew.
+// A SessionConfig is the configuration of a node's session with a router. It is comparable: if it changes, the session
+// starts again.
 type SessionConfig struct {
 	Peer string // the BGPPeer's name
-	// LocalASN is what the router is told; PeerASN 0: any but LocalASN.
+	// LocalASN is the ASN that the node presents. PeerASN 0 accepts any ASN except LocalASN.
 	LocalASN, PeerASN uint32
 	Address           netip.AddrPort
-	Interface         string     // behind which the router is, if Address was found there; empty: Address was given
+	Interface         string     // the interface where the router was found; empty if the BGPPeer has an address
 	Source            netip.Addr // zero: the kernel chooses
-	// VRF is the device that the session is bound to; empty: none.
+	// VRF is the device of the session; empty if there is none.
 	VRF                      string
 	RouterID                 netip.Addr
 	Hold, Keepalive, Connect time.Duration
 	Password                 string // of TCP MD5; empty: none
 	MultiHop                 bool
 	GracefulRestart          bool
-	IPv4, IPv6               bool // the address families that it carries
+	IPv4, IPv6               bool // the address families of the session
 	BFD                      BFD
-	// Reflected: the session is between a node and a route reflector.
+	// Reflected means that the session is between a node and a route reflector.
 	Reflected bool
 }
 
-// BFD is how a router is watched. The zero value: it is not.
+// BFD has the parameters of BFD with a router. The zero value means no BFD.
 type BFD struct {
 	Receive, Transmit time.Duration
 	Multiplier        uint8
 	Passive           bool
-	MinTTL            uint8 // of packets over several hops; 0: not given
+	MinTTL            uint8 // of packets over several hops; 0 means the default
 }
 
 // Internal reports whether the router is in the node's own AS (iBGP).
 func (c SessionConfig) Internal() bool { return c.PeerASN == c.LocalASN }
 
-// carries reports whether routes of an address' family can be announced.
+// carries reports whether the session carries the family of an address.
 func (c SessionConfig) carries(a netip.Addr) bool {
 	if a.Is4() {
 		return c.IPv4
@@ -60,21 +59,22 @@ func (c SessionConfig) carries(a netip.Addr) bool {
 	return c.IPv6
 }
 
-// A Session is one that a node must have, and what it must announce by it.
+// A Session is a session that a node must have, with the routes that it must announce.
 type Session struct {
 	SessionConfig
 	Routes []Route // sorted by prefix
 }
 
-// A PeerProblem is what a BGPPeer asks for that the node does not do.
+// A PeerProblem is a setting of a BGPPeer that the node does not follow.
 type PeerProblem struct {
 	Peer string
-	// NoSession: the node does not speak to the router at all because of it.
+	// NoSession means that there is no session because of the problem.
 	NoSession bool
 	Reason    string
 }
 
-// sessions returns those of the node, without routes, sorted by the peers' names. A BGPPeer ends no session of an older one.
+// sessions returns the sessions of the node, without routes, sorted by the peers' names. If two BGPPeers conflict, the
+// older one has the session.
 func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) {
 	peers := slices.Clone(in.Peers)
 	slices.SortFunc(peers, func(a, b *BGPPeer) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
@@ -102,7 +102,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 		var bad []string
 		if c.BFD, bad = in.bfd(p); c.BFD != (BFD{}) && c.GracefulRestart {
 			c.GracefulRestart = false
-			bad = append(bad, "enableGracefulRestart is without effect beside bfdProfile: BFD ends with the speaker, and routers drop then what they kept")
+			bad = append(bad, "enableGracefulRestart has no effect with bfdProfile: BFD ends with the speaker, and routers then drop the routes that they kept")
 		}
 		for _, text := range append(missing, bad...) {
 			problems = append(problems, PeerProblem{p.Name, false, text})
@@ -115,7 +115,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 	return all, problems
 }
 
-// session returns the session with a router, or why there is none.
+// session returns the session with a router, or the reason why there is none.
 func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason string) {
 	c = SessionConfig{
 		Peer: p.Name, LocalASN: p.MyASN, PeerASN: p.PeerASN, Address: netip.AddrPortFrom(p.PeerAddress, p.PeerPort), Source: p.SourceAddress, VRF: p.VRF,
@@ -154,12 +154,12 @@ func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason stri
 	return c, ""
 }
 
-// behind completes a session with the router behind an interface, which is found there.
+// behind completes the session with the router that was found behind an interface.
 func (in BGPInput) behind(p *BGPPeer, c SessionConfig) (SessionConfig, string) {
 	c.Interface, c.IPv4, c.IPv6 = p.Interface, true, true
 	switch {
 	case p.VRF != "", p.SourceAddress.IsValid(), p.EBGPMultiHop:
-		return c, "interface: sourceAddress, vrf and ebgpMultiHop are not supported beside it"
+		return c, "interface: not supported together with sourceAddress, vrf or ebgpMultiHop"
 	case in.Neighbour == nil:
 		return c, "interface is not supported [give peerAddress]"
 	}
@@ -171,7 +171,7 @@ func (in BGPInput) behind(p *BGPPeer, c SessionConfig) (SessionConfig, string) {
 	return c, ""
 }
 
-// Interfaces are those behind which a node's routers are to be found.
+// Interfaces returns the interfaces where the node must look for routers.
 func Interfaces(in BGPInput) map[string]bool {
 	all := map[string]bool{}
 	self := in.self()
@@ -183,8 +183,8 @@ func Interfaces(in BGPInput) map[string]bool {
 	return all
 }
 
-// bfd returns how a router is watched, and what of that is not done. A session that cannot be
-// watched as it should is held all the same.
+// bfd returns the parameters of BFD with a router, and the settings that are not followed. Without BFD the session still
+// works.
 func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
 	if p.BFDProfile == "" {
 		return b, nil
@@ -196,10 +196,10 @@ func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
 		return b, []string{"there is no BFDProfile " + name + unwatched}
 	}
 	if p.VRF != "" {
-		return b, []string{"bfdProfile is not supported beside vrf" + unwatched}
+		return b, []string{"bfdProfile is not supported together with vrf" + unwatched}
 	}
 	if p.Interface != "" {
-		return b, []string{"bfdProfile is not supported beside interface" + unwatched}
+		return b, []string{"bfdProfile is not supported together with interface" + unwatched}
 	}
 	f := in.BFDProfiles[i]
 	if len(f.Problems) > 0 {
@@ -211,7 +211,7 @@ func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
 	return BFD{f.ReceiveInterval, f.TransmitInterval, uint8(f.DetectMultiplier), f.PassiveMode, uint8(f.MinimumTTL)}, problems
 }
 
-// unsupported says what a router is asked for that is not done; the session is kept.
+// unsupported returns the settings of a BGPPeer that are not followed. They do not prevent the session.
 func unsupported(p *BGPPeer) (all []string) {
 	if p.HoldTime == 0 {
 		all = append(all, "holdTime 0 is not supported: the session ends after 65535 s without a sign of life")
@@ -219,8 +219,7 @@ func unsupported(p *BGPPeer) (all []string) {
 	return all
 }
 
-// routerID is the node's own address, or without one of IPv4 a number that follows from its
-// name, as with MetalLB.
+// routerID returns the node's IPv4 address, or else a hash of the node's name, as MetalLB does.
 func routerID(self *Node) netip.Addr {
 	for _, a := range self.Addrs {
 		if a.Is4() {
