@@ -13,21 +13,21 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Announce says how this machine announces its addresses by ARP and neighbour discovery, alone or
-// with others of which one has each address.
+// Announce is the configuration of announcements by ARP and neighbour discovery. If there are several members, one of them
+// has each address.
 type Announce struct {
 	Name       string                // of this machine, one of Members
-	Members    map[string]netip.Addr // where the heartbeats of each are received
-	Key        []byte                // that they share
-	Interfaces []string              // empty: all that have a network
-	// Gateways are addresses that are announced beside those of Services: where the nodes send what is
-	// for clients, where these are not masqueraded.
+	Members    map[string]netip.Addr // the address for each member's heartbeats
+	Key        []byte                // shared by the members
+	Interfaces []string              // empty: all with a network
+	// Gateways are announced next to the addresses of Services. Nodes send packets for clients to them if this machine
+	// does not masquerade clients.
 	Gateways []netip.Addr
-	// LeaseNamespace is where the Lease is that is the third vote of two members.
+	// LeaseNamespace is the namespace of the Lease, which is the third vote of two members.
 	LeaseNamespace string
 }
 
-// announceFile is the field announce as it is written.
+// announceFile is the field announce of the file.
 type announceFile struct {
 	Name           string            `json:"name"`
 	Members        map[string]string `json:"members"`
@@ -40,10 +40,10 @@ type announceFile struct {
 // keySize is the least size of the key, in bytes.
 const keySize = 32
 
-// alone is the only member's name where there are no others.
+// alone is the name of the only member.
 const alone = "edge"
 
-// resolve fills in what is not written, and checks the rest.
+// resolve fills in defaults, and checks the rest.
 func (f *announceFile) resolve() (*Announce, error) {
 	if f == nil {
 		return nil, nil
@@ -55,7 +55,7 @@ func (f *announceFile) resolve() (*Announce, error) {
 	}
 	if len(f.Members) == 0 {
 		a.Name, a.Members[alone] = alone, netip.MustParseAddr("127.0.0.1")
-		a.Key = make([]byte, keySize) // nobody else is listened to
+		a.Key = make([]byte, keySize) // there is no other member
 		return a, errors.Join(all...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Members)) {
@@ -90,7 +90,7 @@ func address(field, text string, set func(netip.Addr)) error {
 	return nil
 }
 
-// balance reads the algorithm of Services that name none.
+// balance reads the algorithm for Services without one.
 func balance(text string) (service.Algorithm, error) {
 	if text == "" {
 		return service.Random, nil

@@ -15,19 +15,19 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Applied is where the table is that the kernel has: proxy.Applied.
+// Applied has the table in the kernel. It is proxy.Applied.
 type Applied interface {
 	Table() *service.Table
 	Subscribe() <-chan struct{}
 }
 
-// Announced is what a speaker needs to announce the addresses of the table that the kernel has: a
-// layer2.Source in which the members are the nodes. No address is announced before its rules are in
-// the kernel. Its methods but Run may be called by any goroutine.
+// Announced lets a speaker announce the addresses of the table in the kernel: it is a layer2.Source with the members as
+// nodes. The speaker announces no address before its rules are in the kernel. Any goroutine may call its methods except
+// Run.
 type Announced struct {
 	applied Applied
 	news    <-chan struct{}
-	input   announce.Input // but for the Services
+	input   announce.Input // without the Services
 	voters  election.Voters
 	extra   []netip.Addr
 	synced  chan struct{}
@@ -57,7 +57,7 @@ func NewAnnounced(cfg *Config, applied Applied) *Announced {
 	}
 	for i, name := range slices.Sorted(maps.Keys(a.Members)) {
 		s.input.Nodes = append(s.input.Nodes, announce.Node{Name: name, Addrs: []netip.Addr{a.Members[name]}, Labels: map[string]string{memberLabel: name}})
-		if cfg.ClientSource == SourceKeep { // an answer must find the machine that its connection came by
+		if cfg.ClientSource == SourceKeep { // an answer must pass the machine with the connection
 			s.input.L2[0].PreferredNodeSelectors = append(s.input.L2[0].PreferredNodeSelectors, announce.PreferredNodeSelector{
 				Weight: len(a.Members) - i, Preference: api.NewSelector(api.Requirement{Key: memberLabel, Op: api.In, Values: []string{name}}),
 			})
@@ -66,13 +66,13 @@ func NewAnnounced(cfg *Config, applied Applied) *Announced {
 	return s
 }
 
-// memberLabel tells members apart where one of them is preferred.
+// memberLabel is the label with a member's name, by which a preferred member is selected.
 const memberLabel = "member"
 
-// NeedsLease reports whether the members' third vote is a Lease's.
+// NeedsLease reports whether a Lease has the members' third vote.
 func (a *Announce) NeedsLease() bool { return a != nil && len(a.Members) == 2 }
 
-// voters are the members, and the Lease's where they are two. The list never changes.
+// voters returns the members, and the Lease if there are two members. The list never changes.
 func (a *Announce) voters() election.Voters {
 	v := election.Voters{Epoch: 1, Names: slices.Sorted(maps.Keys(a.Members))}
 	if a.NeedsLease() {
@@ -87,15 +87,15 @@ func (s *Announced) Synced() <-chan struct{} { return s.synced }
 // Dirty receives when the Services' addresses have changed.
 func (s *Announced) Dirty() <-chan struct{} { return s.wake }
 
-// Voters returns the list, which the configuration says.
+// Voters returns the voters of the configuration.
 func (s *Announced) Voters() election.Voters { return s.voters }
 
-// SetVoters refuses: who votes, the configuration says.
+// SetVoters returns an error, because the configuration has the voters.
 func (s *Announced) SetVoters(context.Context, election.Voters) error {
 	return errors.New("the members are fixed")
 }
 
-// Input returns what decides, as it is now.
+// Input returns the present input of decisions.
 func (s *Announced) Input() announce.Input {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Announced) Run(ctx context.Context) error {
 	}
 }
 
-// take replaces the Services, if their addresses are others.
+// take replaces the Services if their addresses have changed.
 func (s *Announced) take(now []*announce.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

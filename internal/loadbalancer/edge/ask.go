@@ -10,14 +10,14 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// weightHeader is how a node says how many endpoints it has (KEP-3836; kube-proxy since 1.26).
+// weightHeader is the header with the node's number of endpoints (KEP-3836; kube-proxy since 1.26).
 const weightHeader = "X-Load-Balancing-Endpoint-Weight"
 
-// maxAnswer bounds the header of an answer, in bytes; its body is not read.
+// maxAnswer limits the header of an answer in bytes. The body is not read.
 const maxAnswer = 8 << 10
 
-// AskHTTP returns what asks a target by HTTP: 200 passes, any other answer fails, and none in time
-// is silence. Each question is a new connection, as that of a client would be.
+// AskHTTP returns a function that asks a target by HTTP. The answer 200 means passing, any other answer failing, and no
+// answer in time silent. Each question is a new connection, like a client's.
 func AskHTTP(c Checks, userAgent string) func(context.Context, Target) service.ProbeResult {
 	client := &http.Client{
 		Transport: &http.Transport{
@@ -46,7 +46,7 @@ func AskHTTP(c Checks, userAgent string) func(context.Context, Target) service.P
 	}
 }
 
-// weight reads the header; 0: there is none that makes sense.
+// weight reads the header; 0 if it is missing or invalid.
 func weight(text string) uint16 {
 	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 63)
 	if err != nil {

@@ -17,54 +17,54 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// Kind is what the configuration file says of itself.
+// Kind is the apiVersion and kind of the configuration file.
 var Kind = configfile.Kind{APIVersion: "edge.fairway.net/v1alpha1", Kind: "EdgeConfiguration"}
 
-// What connections are taken to.
+// The targets of connections.
 const (
 	TargetInstance = "instance" // node ports
 	TargetIP       = "ip"       // pods
 )
 
-// What nodes or pods see as the source of a connection.
+// The source of a connection that nodes or pods see.
 const (
 	SourceMasquerade = "masquerade" // this machine
 	SourceKeep       = "keep"       // the client
 )
 
-// Where routes to pods come from.
+// The origin of routes to pods.
 const (
-	RoutesNone   = "none"   // from elsewhere: they are there
-	RoutesStatic = "static" // we make one for each podCIDR
+	RoutesNone   = "none"   // another program makes them
+	RoutesStatic = "static" // this program makes one for each podCIDR
 	RoutesBGP    = "bgp"    // routers announce them
 )
 
-// Config is a configuration, valid and complete.
+// Config is a valid and complete configuration.
 type Config struct {
 	Kubeconfig        string
 	LoadBalancerClass string
-	Addresses         []netip.Prefix // load balancers' addresses that are this machine's business
+	Addresses         []netip.Prefix // the load balancers' addresses that this machine serves
 	TargetType        string
 	ClientSource      string
 	Routes            string
-	ClusterCIDRs      []netip.Prefix // what all podCIDRs are inside of; none: not known
+	ClusterCIDRs      []netip.Prefix // contain all podCIDRs; empty: unknown
 	ProxyMode         string
-	Balance           service.Algorithm // of Services that name none
+	Balance           service.Algorithm // for Services without an algorithm
 	Checks            Checks
-	Announce          *Announce // nil: others lead packets here
-	Routers           *Routers  // of routes by BGP
+	Announce          *Announce // nil: routers lead packets to this machine
+	Routers           *Routers  // for routes by BGP
 	Metrics           string    // address for /metrics and /healthz; empty: none
 }
 
-// Checks say how nodes are asked.
+// Checks are the parameters of health checks.
 type Checks struct {
 	Interval, Timeout  time.Duration
-	Healthy, Unhealthy int    // answers in a row that change what counts
-	PerSecond          int    // at most; with more targets than fit, the interval is longer
+	Healthy, Unhealthy int    // the number of answers in a row that change the state
+	PerSecond          int    // the limit; with too many targets the interval is longer
 	ProxyPort          uint16 // of /healthz on nodes, for externalTrafficPolicy Cluster
 }
 
-// file is the configuration as it is written.
+// file is the configuration file.
 type file struct {
 	APIVersion         string        `json:"apiVersion"`
 	Kind               string        `json:"kind"`
@@ -112,7 +112,7 @@ func Parse(data []byte) (*Config, error) {
 	return f.resolve()
 }
 
-// resolve fills in what is not written, and checks the rest.
+// resolve fills in defaults, and checks the rest.
 func (f *file) resolve() (*Config, error) {
 	c := &Config{
 		Kubeconfig: f.Kubeconfig, LoadBalancerClass: f.LoadBalancerClass, Metrics: f.MetricsBindAddress,
@@ -154,7 +154,7 @@ func (f *file) checks(c *Checks) error {
 	return errors.Join(err1, err2, err3, err4, err5)
 }
 
-// check says what does not go together.
+// check returns an error for fields that contradict each other.
 func (c *Config) check() error {
 	one := func(field, value string, all ...string) error {
 		if slices.Contains(all, value) {
@@ -196,7 +196,7 @@ func (c *Config) check() error {
 	return errors.Join(all...)
 }
 
-// Stateless reports whether another edge carries open connections on that it has not seen.
+// Stateless reports whether an edge can continue connections of another edge.
 func (c *Config) Stateless() bool {
 	return c.ClientSource == SourceKeep && (c.Balance == service.SourceHash || c.Balance == service.Maglev)
 }

@@ -6,12 +6,14 @@
 //	nodes ←─ GET ─ Prober ─────→ └────────┘ ─ Instances: nodes as endpoints, by what they answered
 //	         healthCheckNodePort, or /healthz of the proxy
 //
-// It hides when nodes are asked, and when they are believed. What becomes of a packet, package
-// service decides; how, a datapath. It promises:
-//   - Nothing is written into the kernel before each node has answered once or let its time pass:
-//     a restart changes nothing for clients.
-//   - A node is in and out by as many answers in a row as the configuration says.
-//   - Checks are bounded: so many a second in all, whatever the number of Services and nodes; they
-//     follow no redirect, read little of an answer, and each has a deadline.
-//   - A mistake in the configuration is one line, with what to do.
+// The package encapsulates the health checks of nodes. Package service decides the way of a packet, and a datapath carries
+// it out.
+//
+// Promises:
+//   - The kernel gets no table before each node has answered once or missed a deadline, so a restart changes nothing for
+//     clients.
+//   - A node changes its state after the configured number of equal answers in a row.
+//   - Checks are bounded: their number a second is limited for all Services and nodes together, they follow no redirect,
+//     they read only the header of an answer, and each has a deadline.
+//   - A mistake in the configuration causes one line with advice.
 package edge

@@ -6,7 +6,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Metrics say what the health checks of nodes say.
+// Metrics are the metrics of the nodes' health checks.
 type Metrics struct {
 	answers *prometheus.CounterVec
 	targets *prometheus.Desc
@@ -16,7 +16,7 @@ type Metrics struct {
 // probeStates are the values of the label result.
 var probeStates = []service.ProbeState{service.Passing, service.Failing, service.Silent}
 
-// NewMetrics returns metrics of nothing.
+// NewMetrics returns metrics without targets.
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fairway_edge_health_checks_total", Help: "Health checks of nodes by their result"}, []string{"result"}),
@@ -28,10 +28,10 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Told counts an answer.
+// Told counts one answer.
 func (m *Metrics) Told(s service.ProbeState) { m.answers.WithLabelValues(s.String()).Inc() }
 
-// Show lets the metrics show the targets of a Prober.
+// Show adds the targets of a Prober to the metrics.
 func (m *Metrics) Show(p *Prober) { m.states = p.States }
 
 // Describe implements prometheus.Collector.

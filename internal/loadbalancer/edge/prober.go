@@ -12,53 +12,52 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Target is where a node is asked.
+// A Target is the address and the path of a node's health check.
 type Target struct {
 	At   netip.AddrPort
 	Path string
 }
 
-// maxInFlight bounds the checks under way: more than those of one dead node for hundreds of
-// Services, which all last until their deadline.
+// maxInFlight limits the checks under way. It allows the checks of one dead node for hundreds of Services, which all last
+// until their deadline.
 const maxInFlight = 256
 
-// A Prober asks targets, each at its interval, and keeps what counts of their answers. Its methods
-// may be called by any goroutine.
+// A Prober asks targets, each at its interval, and keeps their states. Any goroutine may call its methods.
 type Prober struct {
 	checks         Checks
 	ask            func(ctx context.Context, t Target) service.ProbeResult
-	observe        func(service.ProbeState) // each answer, for the metrics
+	observe        func(service.ProbeState) // called with each answer, for the metrics
 	wake           chan struct{}            // results changed
 	targetsChanged chan struct{}            // targets changed
 
 	mu      sync.Mutex
 	targets map[Target]*target
-	queue   queue               // those that are not being asked, by when they are due
+	queue   queue               // the targets without a check under way, by due time
 	changed map[Target]struct{} // since the last Take
 	open    int                 // targets without an answer
 }
 
-// A target is one that is asked.
+// A target is a Target with its state.
 type target struct {
 	Target
 	verdict
 	due     time.Time
-	index   int // in the queue; -1: it is being asked
+	index   int // in the queue; -1 while a check is under way
 	removed bool
 }
 
-// NewProber returns a Prober without targets. told is called with each answer; nil: nobody is.
-func NewProber(c Checks, ask func(ctx context.Context, t Target) service.ProbeResult, told func(service.ProbeState)) *Prober {
-	if told == nil {
-		told = func(service.ProbeState) {}
+// NewProber returns a Prober without targets. It calls observe with each answer; observe may be nil.
+func NewProber(c Checks, ask func(ctx context.Context, t Target) service.ProbeResult, observe func(service.ProbeState)) *Prober {
+	if observe == nil {
+		observe = func(service.ProbeState) {}
 	}
 	return &Prober{
-		checks: c, ask: ask, observe: told, wake: make(chan struct{}, 1), targetsChanged: make(chan struct{}, 1),
+		checks: c, ask: ask, observe: observe, wake: make(chan struct{}, 1), targetsChanged: make(chan struct{}, 1),
 		targets: map[Target]*target{}, changed: map[Target]struct{}{},
 	}
 }
 
-// Set makes these the targets. Those that there were go on; new ones are asked at once.
+// Set replaces the targets. Known targets keep their state, and new ones are asked at once.
 func (p *Prober) Set(want map[Target]struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,10 +83,10 @@ func (p *Prober) Set(want map[Target]struct{}) {
 		}
 	}
 	notify(p.targetsChanged)
-	notify(p.wake) // perhaps nobody is waited for any more
+	notify(p.wake) // the first answers may be complete now
 }
 
-// Result returns what counts of a target's answers.
+// Result returns the state of a target.
 func (p *Prober) Result(at Target) service.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,8 +99,8 @@ func (p *Prober) Result(at Target) service.ProbeResult {
 // Dirty receives when a result has changed, or the last target has answered for the first time.
 func (p *Prober) Dirty() <-chan struct{} { return p.wake }
 
-// Take returns the targets whose results have changed since the last call, and whether all targets
-// have answered or let their time pass.
+// Take returns the targets whose results have changed since the last call. complete is true if all targets have answered
+// or missed a deadline.
 func (p *Prober) Take() (changed []Target, complete bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +111,7 @@ func (p *Prober) Take() (changed []Target, complete bool) {
 	return changed, p.open == 0
 }
 
-// States counts the targets by what counts of them.
+// States counts the targets by state.
 func (p *Prober) States() map[service.ProbeState]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +147,7 @@ func (p *Prober) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			}
-			next = later(next, now.Add(-10*gap)).Add(gap) // a late timer may catch up with a few
+			next = later(next, now.Add(-10*gap)).Add(gap) // after a late timer, up to ten checks catch up
 			asking.Go(func() {
 				defer func() { <-slots }()
 				p.answer(t, p.ask(ctx, t.Target), ctx.Err() != nil)
@@ -158,7 +157,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// pop takes the target that is due; nil: none is.
+// pop removes a due target from the queue; nil if there is none.
 func (p *Prober) pop(now time.Time) *target {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,12 +174,12 @@ func (p *Prober) earliest(next time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queue) == 0 {
-		return time.Now().Add(time.Hour) // more wakes us
+		return time.Now().Add(time.Hour) // targetsChanged ends the wait
 	}
 	return later(next, p.queue[0].due)
 }
 
-// answer takes an answer, and queues its target again.
+// answer processes an answer, and queues the target again.
 func (p *Prober) answer(t *target, r service.ProbeResult, ended bool) {
 	if ended {
 		return
@@ -203,7 +202,7 @@ func (p *Prober) answer(t *target, r service.ProbeResult, ended bool) {
 	}
 }
 
-// spread is some time of up to a tenth, so that targets do not stay in step.
+// spread returns a random time of up to a tenth of d, so that targets do not stay in step.
 func spread(d time.Duration) time.Duration { return rand.N(d/10 + 1) }
 
 func later(a, b time.Time) time.Time {
@@ -213,7 +212,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// notify leaves one wake-up for whoever may be busy.
+// notify leaves one wake-up in a channel with room for one.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -221,7 +220,7 @@ func notify(c chan struct{}) {
 	}
 }
 
-// A queue is a heap of targets by when they are due.
+// A queue is a heap of targets by due time.
 type queue []*target
 
 func (q queue) Len() int           { return len(q) }

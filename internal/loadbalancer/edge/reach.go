@@ -8,14 +8,14 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Nodes is where the cluster's nodes are read, level-triggered.
+// Nodes is the level-triggered source of the cluster's nodes.
 type Nodes interface {
 	announce.Feed
 	Instances() []service.Instance // sorted by name
 }
 
-// AskNodes has a Prober ask all nodes whether their proxy works, until ctx ends: where connections go to
-// pods, nobody else asks nodes.
+// AskNodes lets a Prober ask all nodes whether their proxy works, until ctx ends. It is for connections to pods, where no
+// other part asks nodes.
 func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
 	for next := nodes.Synced(); ; next = nodes.Dirty() {
 		select {
@@ -35,7 +35,7 @@ func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
 	}
 }
 
-// CutOff says that no node answers, whatever it would say; empty: one does, or it is not known yet.
+// CutOff returns a reason if no node answers at all; empty if one does, or if the first answers are missing.
 func (p *Prober) CutOff() string {
 	states := p.States()
 	if states[service.Silent] == 0 || states[service.Passing]+states[service.Failing]+states[service.Unprobed] > 0 {

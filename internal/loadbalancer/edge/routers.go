@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// routersFile is the field bgp as it is written: the names are those of BGPPeers.
+// routersFile is the field bgp of the file. The names are those of BGPPeers.
 type routersFile struct {
 	MyASN    uint32       `json:"myASN"`
 	RouterID string       `json:"routerID"`
@@ -34,13 +34,13 @@ type routerFile struct {
 	} `json:"bfd"`
 }
 
-// Routers are whom this machine learns routes from.
+// Routers are the routers from which this machine learns routes.
 type Routers struct {
 	Peers    []*announce.BGPPeer
 	Profiles []*announce.BFDProfile
 }
 
-// resolve fills in what is not written, and checks the rest.
+// resolve fills in defaults, and checks the rest.
 func (f *routersFile) resolve() (*Routers, error) {
 	if f == nil {
 		return nil, nil
@@ -113,14 +113,14 @@ func (f *routerFile) resolve(own uint32) (*announce.BGPPeer, *announce.BFDProfil
 	return p, profile, errors.Join(append(all, err1, err2)...)
 }
 
-// A RouterSource is what a speaker of BGP needs to learn routes and to announce nothing: a bgp.Source and a
-// bgp.Health of a machine without a proxy of nodes.
+// A RouterSource lets a BGP speaker learn routes and announce nothing. It is a bgp.Source and a bgp.Health for a machine
+// without a node's proxy.
 type RouterSource struct {
 	Routers *Routers
 	Name    string // of this machine
 }
 
-// Synced is closed: the configuration says all.
+// Synced is closed, because the configuration has everything.
 func (RouterSource) Synced() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -141,10 +141,10 @@ func (s RouterSource) BGP() announce.BGPInput {
 	return announce.BGPInput{Input: announce.Input{Nodes: []announce.Node{self}}, Peers: s.Routers.Peers, BFDProfiles: s.Routers.Profiles}
 }
 
-// Set has no effect: there is nothing to ask.
+// Set has no effect, because there is no proxy to ask.
 func (RouterSource) Set(netip.Addr, map[uint16]bool) {}
 
-// Served reports that whatever is asked is well.
+// Served reports that every Service is served.
 func (RouterSource) Served(uint16) bool { return true }
 
 // Changed never receives.

@@ -15,12 +15,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Node returns what tables are compiled for: this machine, which has the addresses own. nodes and
-// pods are the cluster's, as they are known; unsupported are the algorithms that the datapath
-// cannot do.
+// Node returns the Node for which tables are compiled: this machine, which has the addresses own. nodes and pods are the
+// known addresses of the cluster. unsupported are the algorithms that the datapath lacks.
 //
-// A packet to one of Addresses that no Service has is dropped: what sent it here would get it back
-// by our default route. Not so at our own addresses, where an administrator may come in.
+// The table drops a packet to one of Addresses without a Service, because the default route would send it back to the
+// router. Own addresses are the exception: an administrator may use them.
 func (c *Config) Node(nodes []netip.Addr, pods []netip.Prefix, own []netip.Addr, unsupported service.Algorithms) service.Node {
 	n := service.Node{
 		Outside: true, Balances: c.Addresses, MasqueradeAll: c.ClientSource == SourceMasquerade, Limits: service.DefaultLimits(),
@@ -38,7 +37,7 @@ func (c *Config) Node(nodes []netip.Addr, pods []netip.Prefix, own []netip.Addr,
 	return n
 }
 
-// without returns the ranges less some addresses, sorted.
+// without returns the ranges except some addresses, sorted.
 func without(ranges []netip.Prefix, addrs []netip.Addr) (rest []netip.Prefix) {
 	for _, p := range ranges {
 		if !slices.ContainsFunc(addrs, p.Contains) {
@@ -71,8 +70,8 @@ func OwnAddrs() []netip.Addr {
 	return out
 }
 
-// CheckForwarding returns an error if the kernel does not pass packets on in a family of
-// the Addresses. It changes nothing: whether a machine is a router, its administrator decides.
+// CheckForwarding returns an error if the kernel does not forward packets in a family of the Addresses. It changes nothing,
+// because the administrator decides whether the machine is a router.
 func (c *Config) CheckForwarding() error {
 	var all []error
 	for _, family := range []struct {
@@ -95,8 +94,8 @@ func (c *Config) CheckForwarding() error {
 	return errors.Join(all...)
 }
 
-// NewReporter returns what logs the problems of Services, each once while it lasts. It may be
-// called by any goroutine.
+// NewReporter returns a function that logs the problems of Services, each once while it lasts. Any goroutine may call the
+// function.
 func NewReporter(log *slog.Logger) func(api.Name, []api.Problem) {
 	var mu sync.Mutex
 	told := map[api.Name][]api.Problem{}

@@ -18,31 +18,31 @@ type Allocator struct {
 	namespaces map[string]map[string]string // labels
 
 	records map[api.Name]*record
-	served  map[string]int // Services that have addresses, by where these come from
+	served  map[string]int // the number of Services with addresses, by pool
 	holders map[netip.Addr]*holder
-	sharing map[string]map[netip.Addr]bool // by sharing key: the addresses that are shared so
+	sharing map[string]map[netip.Addr]bool // the shared addresses, by sharing key
 	used    spans
 	outside map[netip.Addr]bool // in use, and in no pool
 
-	dirty   map[api.Name]bool // to be settled
-	rebuild bool              // pools or what is reserved have changed
+	dirty   map[api.Name]bool // the Services to decide about
+	rebuild bool              // the pools or the reserved addresses have changed
 	waiting map[string]*group
 	freed   freed
-	outcome map[api.Name]*Decision // of this Decide
+	outcome map[api.Name]*Decision // the result of the running Decide
 }
 
-// A record is what the Allocator knows of a Service.
+// A record is the Allocator's state of a Service.
 type record struct {
 	*Service
 	have      []netip.Addr
-	pool      string   // where have comes from, also if that is gone
-	group     *group   // where it waits; nil: it has what it asks for
-	failed    Event    // the last failure that its owner was told of, without the Service's name
-	replaced  *Service // by Set; nil: it was not
-	checkedAs *Service // as it was when have was last checked; nil: never
+	pool      string   // the origin of have, even if the pool is gone
+	group     *group   // where the Service waits; nil if it lacks nothing
+	failed    Event    // the last reported failure, without the Service's name
+	replaced  *Service // the new Service from Set; nil if there is none
+	checkedAs *Service // the Service of the last check; nil if there was none
 }
 
-// A holder is who has an address.
+// A holder has the Services with one address.
 type holder struct {
 	key, backing string
 	services     map[*record]bool
@@ -61,15 +61,15 @@ func New() *Allocator {
 // SetPools replaces all pools. Their order does not matter.
 func (a *Allocator) SetPools(all []*Pool) { a.all, a.rebuild = all, true }
 
-// Reserve replaces the addresses that no Service may get: of nodes, of the API server, of
-// ServiceCIDRs and podCIDRs, and those that no single machine has. A Service that has one keeps it.
+// Reserve replaces the addresses that no Service may get: those of nodes, of the API server, of ServiceCIDRs and podCIDRs,
+// and addresses such as multicast. A Service that has such an address keeps it.
 func (a *Allocator) Reserve(all []Range) {
 	if now := union(all); !slices.Equal(now, a.reserved) {
 		a.reserved, a.rebuild = now, true
 	}
 }
 
-// SetNamespace says which labels a namespace has; nil: it is gone.
+// SetNamespace stores the labels of a namespace; nil removes it.
 func (a *Allocator) SetNamespace(name string, labels map[string]string) {
 	if now, ok := a.namespaces[name]; ok == (labels != nil) && maps.Equal(now, labels) {
 		return
@@ -88,7 +88,7 @@ func (a *Allocator) SetNamespace(name string, labels map[string]string) {
 	}
 }
 
-// Set adds or replaces a Service. What its status says counts when it is new.
+// Set adds or replaces a Service. The Allocator adopts the addresses in the status of a new Service.
 func (a *Allocator) Set(s *Service) {
 	if r := a.records[s.Name]; r != nil {
 		r.replaced = s
@@ -98,7 +98,7 @@ func (a *Allocator) Set(s *Service) {
 	a.dirty[s.Name] = true
 }
 
-// Remove removes a Service, whose addresses are free then.
+// Remove removes a Service, and frees its addresses.
 func (a *Allocator) Remove(name api.Name) {
 	if r := a.records[name]; r != nil {
 		r.replaced = &Service{Name: name}
@@ -106,7 +106,7 @@ func (a *Allocator) Remove(name api.Name) {
 	}
 }
 
-// Decide gives what it can and returns what has changed, sorted by name.
+// Decide assigns free addresses to waiting Services. It returns the changed Services, sorted by name.
 func (a *Allocator) Decide() []Decision {
 	if a.rebuild {
 		a.rebuildPools()
@@ -134,7 +134,7 @@ func (a *Allocator) Decide() []Decision {
 	return out
 }
 
-// Report returns how the pools are used and what is wrong, as of the last Decide.
+// Report returns the use of the pools and their problems, as of the last Decide.
 func (a *Allocator) Report() Report {
 	var r Report
 	for _, p := range a.pools.byName {
@@ -154,7 +154,7 @@ func (a *Allocator) Report() Report {
 	return r
 }
 
-// rebuildPools sorts out the pools anew. What is in use stays so.
+// rebuildPools computes the pools again. Addresses in use stay in use.
 func (a *Allocator) rebuildPools() {
 	a.rebuild = false
 	a.pools = newPools(a.all, a.reserved)
@@ -178,8 +178,8 @@ func (a *Allocator) rebuildPools() {
 	}
 }
 
-// take returns the records that are to be settled, the oldest first, with their new Services:
-// those that are to have no addresses, that are new, and that were known.
+// take returns the records to decide about, the oldest first, with their new Services: Services that must have no
+// addresses any more, new Services, and known ones.
 func (a *Allocator) take() (gone, fresh, known []*record) {
 	for name := range a.dirty {
 		r := a.records[name]
@@ -203,7 +203,7 @@ func (a *Allocator) take() (gone, fresh, known []*record) {
 	return gone, fresh, known
 }
 
-// adopt takes over what the status of a new Service says, as far as that can be.
+// adopt assigns the addresses in the status of a new Service, except those that it cannot keep.
 func (a *Allocator) adopt(r *record) {
 	a.changed(r)
 	for _, addr := range r.Assigned {
@@ -230,7 +230,7 @@ func (a *Allocator) adopt(r *record) {
 	}
 }
 
-// reconcile takes from a Service what it needs no more, and lets it wait for what it lacks.
+// reconcile releases the addresses that a Service does not need any more, and lets it wait for those that it lacks.
 func (a *Allocator) reconcile(r *record) {
 	a.leave(r)
 	if r.checkedAs != nil && !r.holdsLike(r.checkedAs) {
@@ -244,8 +244,8 @@ func (a *Allocator) reconcile(r *record) {
 	}
 }
 
-// check takes from a Service that has changed the addresses that it needs no more, or that its
-// own change has brought into conflict.
+// check releases addresses of a changed Service: those that it does not need any more, and those that its own change has
+// brought into conflict.
 func (a *Allocator) check(r *record) {
 	was := r.have
 	for _, addr := range r.have {
@@ -269,7 +269,7 @@ func (a *Allocator) check(r *record) {
 	}
 }
 
-// dismiss releases what a Service has that is not to have addresses.
+// dismiss releases the addresses of a Service that must have none.
 func (a *Allocator) dismiss(r *record) {
 	a.leave(r)
 	if len(r.have) > 0 {
@@ -280,7 +280,7 @@ func (a *Allocator) dismiss(r *record) {
 	delete(a.records, r.Name)
 }
 
-// setPool notes where a Service's addresses come from; empty: it has none.
+// setPool stores the pool of a Service's addresses; empty if it has none.
 func (a *Allocator) setPool(r *record, pool string) {
 	if a.served[r.pool]--; a.served[r.pool] <= 0 {
 		delete(a.served, r.pool)
@@ -290,7 +290,7 @@ func (a *Allocator) setPool(r *record, pool string) {
 	}
 }
 
-// conflict returns why a Service cannot have an address that others may have; empty: it can.
+// conflict returns the reason why a Service cannot share an address with its holders; empty if it can.
 func (a *Allocator) conflict(r *record, addr netip.Addr) string {
 	h := a.holders[addr]
 	if h == nil || len(h.services) == 1 && h.services[r] {
@@ -311,7 +311,7 @@ func (a *Allocator) conflict(r *record, addr netip.Addr) string {
 	return ""
 }
 
-// oldest returns the oldest Service but r that has the address.
+// oldest returns the oldest Service with the address, except r.
 func (h *holder) oldest(r *record) api.Name {
 	var found *record
 	for o := range h.services {
@@ -322,7 +322,7 @@ func (h *holder) oldest(r *record) api.Name {
 	return found.Name
 }
 
-// assign gives a Service an address, with which it must be in no conflict.
+// assign gives an address to a Service. There must be no conflict.
 func (a *Allocator) assign(r *record, addr netip.Addr) {
 	h := a.holders[addr]
 	if h == nil {
@@ -340,7 +340,7 @@ func (a *Allocator) assign(r *record, addr netip.Addr) {
 	r.have = append(slices.Clone(r.have), addr)
 }
 
-// enter notes at an address that a Service has it, and by which ports and key.
+// enter adds a Service to the holder of an address, with its ports and its key.
 func (a *Allocator) enter(r *record, addr netip.Addr, h *holder) {
 	if len(h.services) == 0 {
 		h.key, h.backing = r.SharingKey, r.Backing
@@ -358,7 +358,7 @@ func (a *Allocator) enter(r *record, addr netip.Addr, h *holder) {
 	a.freed.shared(h.key)
 }
 
-// depart removes what enter has noted.
+// depart is the inverse of enter.
 func (a *Allocator) depart(r *record, addr netip.Addr, h *holder) {
 	delete(h.services, r)
 	maps.DeleteFunc(h.ports, func(_ Port, o *record) bool { return o == r })
@@ -371,8 +371,7 @@ func (a *Allocator) depart(r *record, addr netip.Addr, h *holder) {
 	}
 }
 
-// reassign lets a Service that has an address have it with the ports and the key that it has
-// now.
+// reassign updates the ports and the key of a Service at an address.
 func (a *Allocator) reassign(r *record, addr netip.Addr) {
 	h := a.holders[addr]
 	a.depart(r, addr, h)
@@ -380,7 +379,7 @@ func (a *Allocator) reassign(r *record, addr netip.Addr) {
 	a.freed.again(addr)
 }
 
-// release takes addresses from a Service.
+// release frees addresses of a Service.
 func (a *Allocator) release(r *record, addrs ...netip.Addr) {
 	for _, addr := range addrs {
 		h := a.holders[addr]
@@ -401,7 +400,7 @@ func (a *Allocator) release(r *record, addrs ...netip.Addr) {
 	r.have = slices.DeleteFunc(slices.Clone(r.have), func(x netip.Addr) bool { return slices.Contains(addrs, x) })
 }
 
-// changed lets Decide return what became of a Service.
+// changed adds a Service to the result of Decide.
 func (a *Allocator) changed(r *record) *Decision {
 	d := a.outcome[r.Name]
 	if d == nil {

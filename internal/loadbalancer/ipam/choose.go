@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// lacks reports whether a Service does not have all that it asks for.
+// lacks reports whether a Service lacks an address that it asks for.
 func (a *Allocator) lacks(r *record) bool {
 	switch {
 	case r.Refused != "":
@@ -17,13 +17,13 @@ func (a *Allocator) lacks(r *record) bool {
 	return len(r.missing(r.have)) > 0 || r.Pool != "" && r.pool != r.Pool
 }
 
-// A choice is what a Service could have instead of, or besides, what it has.
+// A choice is the addresses that a Service could have now, old ones included.
 type choice struct {
 	addrs []netip.Addr
 	pool  string
 }
 
-// choose returns what a waiting Service can have now, or why that is nothing.
+// choose returns the addresses that a waiting Service can have now, or an Event with the reason why there are none.
 func (a *Allocator) choose(r *record) (choice, Event) {
 	failed := func(format string, args ...any) (choice, Event) {
 		return choice{}, Event{ReasonFailed, fmt.Sprintf(format, args...), true}
@@ -68,7 +68,7 @@ func (a *Allocator) choose(r *record) (choice, Event) {
 	return failed("no available IPs of the other family in pool %q", r.pool)
 }
 
-// chooseAddrs returns the addresses that the Service asks for, or why it cannot have them.
+// chooseAddrs returns the addresses that the Service asks for, or the reason why it cannot have them.
 func (a *Allocator) chooseAddrs(r *record) (choice, string) {
 	if missing := r.missing(r.Addrs); len(missing) > 0 && !(r.PreferDual && len(missing) < len(r.Families)) || len(r.Addrs)+len(missing) != len(r.Families) {
 		return choice{}, fmt.Sprintf("requested addresses %v do not match the address families of the Service", r.Addrs)
@@ -85,7 +85,7 @@ func (a *Allocator) chooseAddrs(r *record) (choice, string) {
 			return choice{}, fmt.Sprintf("requested addresses %v are in different pools", r.Addrs)
 		case !p.serves(r.Service, a.namespaces[r.Namespace]):
 			return choice{}, fmt.Sprintf("pool %q is not for this Service", p.Name)
-		case slices.Contains(r.have, addr): // kept, whatever the pool gives now
+		case slices.Contains(r.have, addr): // the Service keeps it, even if the pool does not give it any more
 		case !p.gives(addr):
 			return choice{}, fmt.Sprintf("requested address %v is not one that pool %q gives", addr, p.Name)
 		}
@@ -97,9 +97,8 @@ func (a *Allocator) chooseAddrs(r *record) (choice, string) {
 	return c, ""
 }
 
-// pick returns addresses of all families that a Service needs, out of one of the pools: the
-// first that has both, or, if it need not be both, the first that has the primary one, or the
-// other.
+// pick returns addresses of all families that a Service needs, from the first pool that has both. If one family is
+// enough, the first pool with the primary family is the second choice, and one with the other family the third.
 func (a *Allocator) pick(r *record, from []*poolState) (choice, bool) {
 	var second, third *choice
 	for _, p := range from {
@@ -129,8 +128,7 @@ func (a *Allocator) pick(r *record, from []*poolState) (choice, bool) {
 	return choice{}, false
 }
 
-// addFamily returns what the Service has and an address of the family that it lacks, out of
-// the same pool.
+// addFamily returns the Service's address and one of the missing family from the same pool.
 func (a *Allocator) addFamily(r *record) (choice, bool) {
 	p := a.pools.byName[r.pool]
 	if p == nil {
@@ -148,11 +146,11 @@ func (a *Allocator) addFamily(r *record) (choice, bool) {
 	return c, true
 }
 
-// free returns the address of a pool that a Service gets next: one that it can share, or the
-// first that nobody has.
+// free returns the address of a pool that a Service gets next: an address that it can share, or the first free one. The
+// zero Addr means none.
 func (a *Allocator) free(r *record, p *poolState, f Family) netip.Addr {
 	var best netip.Addr
-	for addr := range a.sharing[r.SharingKey] { // of the empty key there is none
+	for addr := range a.sharing[r.SharingKey] { // the empty key has no addresses
 		if FamilyOf(addr) == f && (!best.IsValid() || addr.Less(best)) && a.pools.owner(addr) == p && p.gives(addr) && a.conflict(r, addr) == "" {
 			best = addr
 		}
@@ -171,7 +169,7 @@ func (a *Allocator) free(r *record, p *poolState, f Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// give lets a Service have what was chosen for it.
+// give assigns the addresses of a choice to a Service.
 func (a *Allocator) give(r *record, c choice) {
 	had := r.have
 	gone := slices.DeleteFunc(slices.Clone(had), func(x netip.Addr) bool { return slices.Contains(c.addrs, x) })

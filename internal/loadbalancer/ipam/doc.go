@@ -4,18 +4,17 @@
 //	Services ────────→ Set ──────┼── Decide() ──┤
 //	nodes, ServiceCIDRs → Reserve┘              └─→ Report: pools' use, what is wrong
 //
-// It hides how pools are written, which of them is for which Service, who may share an address
-// and who waits for one. It promises:
-//   - Pure: values in, values out, no clock, no chance, no API server. The same calls give
-//     the same Decisions; the order of calls between two Decides does not matter.
-//   - Adopted before given: what the statuses of Services say is taken over before any address
-//     is given, so that a restart changes nothing.
-//   - In use is in use: an address leaves a Service only when the Service asks for another one,
-//     needs it no more, or comes into conflict with another by a change of its own. A pool that
-//     shrinks, goes or overlaps with another takes none away; Report says what is kept.
-//   - Only pool addresses: never one that is Reserved, or in a pool that is not for the Service.
-//   - No two Services have one address, unless both have the same sharing key, different ports,
-//     and the same backing.
-//   - Whoever waits gets what it waits for as soon as that is free, the oldest first.
-//   - Cost follows the change: BenchmarkChange.
+// The package encapsulates the ranges of pools, the choice of a pool, shared addresses, and the queue of waiting Services.
+//
+// Promises:
+//   - Pure: values in, values out, no clock, no chance, no API server. The same calls give the same Decisions. The order
+//     of calls between two Decides does not matter.
+//   - Adopt, then give: the Allocator first adopts the addresses in the statuses of Services, so a restart changes nothing.
+//   - In use is in use: a Service loses an address only if it asks for another one, does not need it any more, or causes a
+//     conflict by a change of its own. A pool that shrinks, goes or overlaps takes no address away. Report has the Services
+//     with such addresses.
+//   - A Service gets only addresses of its pools, and no reserved ones.
+//   - Two Services share an address only with the same sharing key, different ports, and the same backing.
+//   - A waiting Service gets an address as soon as it is free, the oldest Service first.
+//   - The cost depends on the change (BenchmarkChange).
 package ipam

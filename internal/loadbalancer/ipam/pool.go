@@ -9,38 +9,35 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A Pool is a set of addresses that Services may have: an IPAddressPool of metallb.io. It is
-// immutable.
+// A Pool is a set of addresses for Services: an IPAddressPool of metallb.io. It is immutable.
 type Pool struct {
 	Name   string
-	Labels map[string]string // by which advertisements select pools
+	Labels map[string]string // advertisements select pools by them
 	Ranges []Range           // in the order of the object
-	// AutoAssign: also Services that do not ask for it may have its addresses.
+	// AutoAssign gives the pool's addresses also to Services that do not ask for the pool.
 	AutoAssign bool
-	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 and .255: some old routers
-	// drop what is sent to them.
+	// AvoidBuggyIPs leaves out IPv4 addresses that end in .0 or .255, because some old routers drop packets to them.
 	AvoidBuggyIPs bool
-	// Allocation says which Services the pool is for; nil: all.
+	// Allocation restricts the pool to some Services; nil means all.
 	Allocation *Allocation
-	// Created orders pools: of two that overlap the older has the addresses. Seconds since
-	// 1970; zero is the oldest.
+	// Created is in seconds since 1970; zero is the oldest. If two pools overlap, the older one has the addresses.
 	Created int64
-	// Problems are the parts of the object that made no sense and were left out.
+	// Problems are the invalid parts of the object, which were left out.
 	Problems []api.Problem
 }
 
-// An Allocation says which Services a pool is for, and how soon it is taken.
+// An Allocation restricts a pool to some Services, and gives it a priority for them.
 type Allocation struct {
-	// Priority: the lowest first, also below 0; 0 after all others.
+	// Priority orders pools: the lowest comes first, also below 0, except that 0 comes last.
 	Priority int
-	// Namespaces and NamespaceSelectors: one must match; all namespaces if both are empty.
+	// One of Namespaces and NamespaceSelectors must match; if both are empty, all namespaces do.
 	Namespaces         []string
 	NamespaceSelectors []api.Selector
-	// ServiceSelectors: one must match; empty: all Services.
+	// One of ServiceSelectors must match; empty means all Services.
 	ServiceSelectors []api.Selector
 }
 
-// A Range is the addresses from First to Last, both included, which are of one family.
+// A Range is the addresses of one family from First to Last, both included.
 type Range struct{ First, Last netip.Addr }
 
 // ParseRange reads "192.0.2.0/24" or "192.0.2.10-192.0.2.20".
@@ -108,12 +105,12 @@ func (r Range) Contains(a netip.Addr) bool {
 // String returns "192.0.2.10-192.0.2.20".
 func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }
 
-// Contains reports whether an address is the pool's to give.
+// Contains reports whether an address is in the pool, and not left out.
 func (p *Pool) Contains(a netip.Addr) bool {
 	return !(p.AvoidBuggyIPs && buggy(a)) && slices.ContainsFunc(p.Ranges, func(r Range) bool { return r.Contains(a) })
 }
 
-// buggy reports whether an address is one that AvoidBuggyIPs leaves out.
+// buggy reports whether AvoidBuggyIPs leaves out an address.
 func buggy(a netip.Addr) bool {
 	if !a.Is4() {
 		return false

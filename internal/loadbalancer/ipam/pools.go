@@ -12,16 +12,15 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A poolState is a Pool as it is among the others.
+// A poolState is a Pool with the addresses that older pools and reservations leave to it.
 type poolState struct {
 	*Pool
-	// give are its addresses in the object's order, without those of older pools and those
-	// that are reserved.
+	// give are the addresses in the object's order, without addresses of older pools and reserved ones.
 	give  []Range
 	inUse map[Family]int
 }
 
-// pools are all Pools, and whose each address is.
+// pools are all Pools, with the owner of each address.
 type pools struct {
 	byName   map[string]*poolState
 	owners   []owned // sorted, without overlaps
@@ -33,7 +32,7 @@ type owned struct {
 	pool *poolState
 }
 
-// newPools sorts out which pool has which address: of two that overlap the older.
+// newPools finds the owner of each address: if two pools overlap, the older one.
 func newPools(all []*Pool, reserved spans) *pools {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(a, b *Pool) int {
@@ -60,7 +59,7 @@ func newPools(all []*Pool, reserved spans) *pools {
 	return p
 }
 
-// addRange gives a pool one of its ranges, but for what is in older pools, or twice in its own.
+// addRange gives a pool one of its ranges, except addresses of older pools and duplicates.
 func (p *pools) addRange(state *poolState, r Range, older, own, reserved spans) {
 	if part, ok := older.overlap(r); ok {
 		p.problems = append(p.problems, fmt.Sprintf("IPAddressPool %s: %v is in an older pool too, which has it [let pools not overlap]", state.Name, part))
@@ -76,7 +75,7 @@ func (p *pools) addRange(state *poolState, r Range, older, own, reserved spans) 
 	}
 }
 
-// owner returns the pool that an address belongs to; nil: none.
+// owner returns the pool of an address; nil if there is none.
 func (p *pools) owner(a netip.Addr) *poolState {
 	i, ok := slices.BinarySearchFunc(p.owners, a, func(o owned, a netip.Addr) int {
 		switch {
@@ -93,18 +92,18 @@ func (p *pools) owner(a netip.Addr) *poolState {
 	return p.owners[i].pool
 }
 
-// origin returns the name of the pool that addresses are of: the one that they are said to be
-// of, if it has one of them or if no pool does, or else the pool of the first that is in any.
-func (p *pools) origin(addrs []netip.Addr, said string) string {
+// origin returns the name of the pool of some addresses. It is claimed if that pool has one of them or no pool has any;
+// else the pool of the first address that is in a pool.
+func (p *pools) origin(addrs []netip.Addr, claimed string) string {
 	found := ""
 	for _, a := range addrs {
-		if o := p.owner(a); o != nil && o.Name == said {
-			return said
+		if o := p.owner(a); o != nil && o.Name == claimed {
+			return claimed
 		} else if o != nil && found == "" {
 			found = o.Name
 		}
 	}
-	return cmp.Or(found, said)
+	return cmp.Or(found, claimed)
 }
 
 // gives reports whether the pool may give an address.
@@ -125,8 +124,7 @@ func (p *Pool) serves(s *Service, namespace map[string]string) bool {
 	return len(a.ServiceSelectors) == 0 || api.AnyMatches(a.ServiceSelectors, s.Labels)
 }
 
-// candidates returns the pools that a Service may have addresses of without asking for them:
-// first those that are made for it, by priority.
+// candidates returns the pools for a Service that asks for none: first the pools that are restricted to it, by priority.
 func (p *pools) candidates(s *Service, namespace map[string]string) []*poolState {
 	var out []*poolState
 	for _, pool := range p.byName {
@@ -140,7 +138,7 @@ func (p *pools) candidates(s *Service, namespace map[string]string) []*poolState
 	return out
 }
 
-// rank orders pools: by priority, then those without one, then those that are for everybody.
+// rank orders pools: first by priority, then restricted pools without a priority, then pools for all Services.
 func (p *Pool) rank() int {
 	switch {
 	case p.Allocation == nil:
@@ -151,14 +149,14 @@ func (p *Pool) rank() int {
 	return p.Allocation.Priority
 }
 
-// A PoolUse says how much of a pool is in use.
+// A PoolUse counts the addresses of a pool.
 type PoolUse struct {
 	Pool   string
-	Total4 int64 // usable addresses; math.MaxInt64 stands for all above
+	Total4 int64 // usable addresses; math.MaxInt64 means that or more
 	Total6 int64
 	InUse4 int64
 	InUse6 int64
-	// Services have addresses of the pool.
+	// Services is the number of Services with addresses of the pool.
 	Services int
 }
 
@@ -181,7 +179,7 @@ func (p *poolState) use() PoolUse {
 	return PoolUse{Pool: p.Name, Total4: count(IPv4), Total6: count(IPv6), InUse4: int64(p.inUse[IPv4]), InUse6: int64(p.inUse[IPv6])}
 }
 
-// size returns how many addresses a range has.
+// size returns the number of addresses in a range.
 func (r Range) size() *big.Int {
 	n := new(big.Int).SetBytes(r.Last.AsSlice())
 	n.Sub(n, new(big.Int).SetBytes(r.First.AsSlice()))
@@ -190,7 +188,7 @@ func (r Range) size() *big.Int {
 
 // buggyIn counts the addresses of an IPv4 range that AvoidBuggyIPs leaves out.
 func buggyIn(r Range) int64 {
-	upTo := func(a netip.Addr) int64 { // of those from 0.0.0.0 to a
+	upTo := func(a netip.Addr) int64 { // the number from 0.0.0.0 to a
 		b := a.As4()
 		n := int64(b[0])<<24 | int64(b[1])<<16 | int64(b[2])<<8 | int64(b[3])
 		return n/256*2 + 1 + (n%256)/255
@@ -202,11 +200,11 @@ func buggyIn(r Range) int64 {
 	return n
 }
 
-// A Report says how the pools are used and what is wrong.
+// A Report has the use of the pools and their problems.
 type Report struct {
 	Pools []PoolUse // sorted by name
-	// Problems are what is wrong with pools, in words for the administrator, sorted.
+	// Problems are the problems of pools, in words for the administrator, sorted.
 	Problems []string
-	// Kept are the Services that have an address that no pool would give them now.
+	// Kept are the Services with an address that no pool would give them now.
 	Kept []api.Name
 }

@@ -25,29 +25,28 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// A Service is what this package needs to know of a Kubernetes Service. It is immutable.
+// A Service is the part of a Kubernetes Service that decides about its addresses. It is immutable.
 type Service struct {
 	api.Name
-	Created int64 // seconds since 1970: the older Service goes first
+	Created int64 // seconds since 1970: the older Service comes first
 	Labels  map[string]string
-	// Wanted: the Service is to have addresses: it is of type LoadBalancer, of our class and
-	// not being deleted.
+	// Wanted means that the Service must have addresses: it is of type LoadBalancer, of our class, and not deleted.
 	Wanted bool
-	// Families are those of its ClusterIPs, the primary one first. Of two, both must be
-	// served unless PreferDual.
+	// Families are the families of the ClusterIPs, the primary one first. The Service needs an address of both, unless
+	// PreferDual.
 	Families   []Family
 	PreferDual bool
 	Ports      []Port
-	// SharingKey lets it share its address with Services of the same key (empty: with none),
-	// whose Backing is the same: the namespace and selector under externalTrafficPolicy Local, since
-	// all of them must have their pods on the same nodes; empty under Cluster.
+	// SharingKey lets Services with the same key and Backing share an address; empty means none. Backing is the namespace
+	// and the selector under externalTrafficPolicy Local, because the sharing Services must have their pods on the same
+	// nodes. It is empty under Cluster.
 	SharingKey, Backing string
-	// Pool and Addrs are what it asks for; empty: anything.
+	// Pool and Addrs are the wishes of the Service; empty means any.
 	Pool  string
 	Addrs []netip.Addr
-	// Refused says why what it asks for makes no sense; it gets nothing new then.
+	// Refused is the reason why the wishes are invalid; the Service then gets no new address.
 	Refused string
-	// Assigned is what its status says, and AssignedFrom the pool that it is said to come from.
+	// Assigned are the addresses in the status. AssignedFrom is their pool, by the Service's annotation.
 	Assigned     []netip.Addr
 	AssignedFrom string
 }
@@ -63,8 +62,7 @@ func compareAge(a, b *Service) int {
 	return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
 }
 
-// holdsLike reports whether s may have the addresses that o has: nothing has changed on which
-// that depends.
+// holdsLike reports whether s may keep the addresses of o, because the relevant fields are equal.
 func (s *Service) holdsLike(o *Service) bool {
 	return s.SharingKey == o.SharingKey && s.Backing == o.Backing && slices.Equal(s.Families, o.Families) && slices.Equal(s.Ports, o.Ports)
 }
@@ -90,20 +88,19 @@ func sameAddrs(a, b []netip.Addr) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
 }
 
-// A Decision is what became of a Service, if anything has changed for it.
+// A Decision is the new state of a changed Service.
 type Decision struct {
 	api.Name
-	// Addrs are its addresses, the primary family's first, and Pool is where they come from:
-	// by name, whether or not the pool still is there.
+	// Addrs are the addresses, the primary family's first. Pool is the name of their pool, which may be gone.
 	Addrs []netip.Addr
-	// Leaving are nodes' addresses that new clients are not to use, and that are served as long as endpoints there
-	// serve. Of ShareHosts only.
+	// Leaving are nodes' addresses that new clients must not use. The nodes serve them while endpoints there serve. Only
+	// ShareHosts sets Leaving.
 	Leaving []netip.Addr
 	Pool    string
 	Events  []Event
 }
 
-// An Event is something that the Service's owner wants to know. Reasons are MetalLB's.
+// An Event is a message to the Service's owner. Reasons are MetalLB's.
 type Event struct {
 	Reason, Message string
 	Warning         bool
@@ -115,6 +112,6 @@ const (
 	ReasonFailed           = "AllocationFailed"
 	ReasonAdditionalFailed = "AdditionalAssignFailed"
 	ReasonCleared          = "ClearAssignment"
-	// ReasonRefused is instead of ReasonFailed where the Service has addresses, and keeps them.
+	// ReasonRefused replaces ReasonFailed if the Service has addresses, and keeps them.
 	ReasonRefused = "LoadBalancerFailed"
 )

@@ -10,8 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// The labels of K3s' ServiceLB: which nodes take part, and which Services are for which of
-// them.
+// The labels of K3s' ServiceLB. They select the nodes that take part, and the nodes of a Service.
 const (
 	labelEnable = "svccontroller.k3s.cattle.io/enablelb"
 	labelPool   = "svccontroller.k3s.cattle.io/lbpool"
@@ -22,11 +21,11 @@ type Host struct {
 	Name               string
 	Labels             map[string]string
 	Internal, External []netip.Addr
-	// Usable: it is ready, and load balancers may send it traffic.
+	// Usable means that the node is ready, and load balancers may use it.
 	Usable bool
 }
 
-// A PortRange is ports that no Service may have on nodes: programs of the node listen there.
+// A PortRange has ports that no Service may have on nodes, because programs of the node listen there.
 type PortRange struct{ First, Last uint16 }
 
 // Taken reports whether a port is in one of the ranges.
@@ -34,15 +33,14 @@ func Taken(ranges []PortRange, port uint16) bool {
 	return slices.ContainsFunc(ranges, func(t PortRange) bool { return t.First <= port && port <= t.Last })
 }
 
-// A HostRequest is a Service that is to have nodes' addresses.
+// A HostRequest is a Service that must have nodes' addresses.
 type HostRequest struct {
 	*Service
-	// Nodes are those with an endpoint that serves, where the Service has no use for others
-	// (externalTrafficPolicy Local); nil: all.
+	// Nodes are the nodes with an endpoint that serves, under externalTrafficPolicy Local; nil means all.
 	Nodes map[string]bool
-	// Leaving are those of Nodes whose endpoints all terminate.
+	// Leaving are the Nodes whose endpoints all terminate.
 	Leaving map[string]bool
-	// Held are the ports that it has by its status: who has a port keeps it.
+	// Held are the ports in the status, which the Service keeps.
 	Held []Port
 }
 
@@ -51,10 +49,9 @@ func (r HostRequest) incumbent() bool {
 	return !slices.ContainsFunc(r.Ports, func(p Port) bool { return !slices.Contains(r.Held, p) })
 }
 
-// ShareHosts gives Services the addresses of nodes, by their ports: those that have theirs come
-// first, then the oldest. A Service has a node only with all its ports. It has no memory: the same
-// objects give the same Decisions, one for each request, sorted by name. Events say what does
-// not work; whoever calls it again gets them again.
+// ShareHosts gives nodes' addresses to Services by their ports. Services that have their ports come first, then the oldest.
+// A Service gets a node only with all of its ports. ShareHosts has no memory: the same objects give the same Decisions, one
+// for each request, sorted by name. Each call returns all Events again.
 func ShareHosts(requests []HostRequest, hosts []Host, taken []PortRange) []Decision {
 	selected := enabled(hosts)
 	used := map[string]map[Port]api.Name{} // by node
@@ -83,8 +80,8 @@ func ShareHosts(requests []HostRequest, hosts []Host, taken []PortRange) []Decis
 	return out
 }
 
-// enabled returns the nodes that take part: all, or those that are labelled so if any has the
-// label. It strips pools where there is no such label, as K3s does.
+// enabled returns the nodes that take part: all, or only the labelled ones if any node has the label. Without such a label
+// it ignores pools, as K3s does.
 func enabled(hosts []Host) (out []Host) {
 	labelled := slices.ContainsFunc(hosts, func(h Host) bool { _, ok := h.Labels[labelEnable]; return ok })
 	for _, h := range hosts {
@@ -100,8 +97,7 @@ func enabled(hosts []Host) (out []Host) {
 	return out
 }
 
-// allocate takes the ports of a Service on all nodes where they are free, and returns why there
-// is a node where they are not.
+// allocate takes the ports of a Service on all nodes where they are free. why is a reason for a node where they are not.
 func (r HostRequest) allocate(hosts []Host, used map[string]map[Port]api.Name, taken []PortRange, d *Decision) (why string) {
 	if r.Refused != "" {
 		return r.Refused
@@ -153,8 +149,7 @@ func conflictAt(used map[Port]api.Name, ports []Port) (Port, api.Name, bool) {
 	return Port{}, api.Name{}, false
 }
 
-// split returns the nodes that new clients are to use, and those that they are not to use any more, which serve
-// who comes all the same.
+// split returns the nodes that new clients should use (stay), and the nodes that still serve but should get no new ones.
 func (r HostRequest) split(nodes []Host) (stay, leave []Host) {
 	for _, h := range nodes {
 		if r.Leaving[h.Name] {
@@ -166,8 +161,7 @@ func (r HostRequest) split(nodes []Host) (stay, leave []Host) {
 	return stay, leave
 }
 
-// addrsOf returns the nodes' addresses of the Service's families, the primary family's first:
-// the external ones, or else the internal ones.
+// addrsOf returns the nodes' external or internal addresses in the Service's families, the primary family's first.
 func (r HostRequest) addrsOf(hosts []Host, external bool) []netip.Addr {
 	var out []netip.Addr
 	for _, h := range hosts {

@@ -8,7 +8,7 @@ import (
 // spans is a set of addresses as sorted ranges that neither overlap nor touch.
 type spans []Range
 
-// at returns the index of the range that has a, or of the first behind it.
+// at returns the index of the range with a, or of the first range after a.
 func (s spans) at(a netip.Addr) (int, bool) {
 	return slices.BinarySearchFunc(s, a, func(r Range, a netip.Addr) int {
 		switch {
@@ -118,8 +118,8 @@ func (s spans) overlap(r Range) (Range, bool) {
 	return part, true
 }
 
-// firstFree returns the lowest address of a range that is not in the set; without buggy ones
-// if they are avoided. The zero value: there is none.
+// firstFree returns the lowest address of a range that is not in the set; the zero Addr if there is none. avoidBuggy
+// leaves out buggy addresses.
 func (s spans) firstFree(r Range, avoidBuggy bool) netip.Addr {
 	a := r.First
 	for i, _ := s.at(a); a.IsValid() && !r.Last.Less(a); a = a.Next() {

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// A group is Services that wait for the same: what one of them cannot have, none can. So a
-// change is tried on one of each group, however many wait.
+// A group is a set of Services that wait for the same. If one of them cannot have an address, none can. So the Allocator
+// tries a change on one Service of each group only.
 type group struct {
-	want    string    // what they wait for, as a text
+	want    string    // the key of the group: a text of the wishes
 	members []*record // the oldest first
-	// What may end the wait: an address of one of these pools or one of these addresses is
-	// free, or Services with this key have changed what they share.
+	// The wait may end if an address of these pools is free, if one of these addresses is free, or if Services with this
+	// key have changed the addresses that they share.
 	pools []string
 	addrs []netip.Addr
 	key   string
 }
 
-// wait puts a Service among those that wait, to be tried.
+// wait adds a Service to the waiting ones, and marks its group for the next serve.
 func (a *Allocator) wait(r *record) {
 	g := a.groupOf(r)
 	if known := a.waiting[g.want]; known != nil {
@@ -34,7 +34,7 @@ func (a *Allocator) wait(r *record) {
 	a.freed.try(g)
 }
 
-// leave takes a Service from those that wait.
+// leave removes a Service from the waiting ones.
 func (a *Allocator) leave(r *record) {
 	g := r.group
 	if g == nil {
@@ -47,7 +47,7 @@ func (a *Allocator) leave(r *record) {
 	}
 }
 
-// groupOf returns the group that a Service belongs to.
+// groupOf returns the group of a Service. It creates the group if necessary.
 func (a *Allocator) groupOf(r *record) *group {
 	g := &group{addrs: r.Addrs, key: r.SharingKey}
 	switch {
@@ -63,7 +63,7 @@ func (a *Allocator) groupOf(r *record) *group {
 	}
 	var b strings.Builder
 	fmt.Fprint(&b, r.Families, r.PreferDual, g.pools)
-	if r.Pool != "" || len(r.Addrs) > 0 { // which may not be for every Service
+	if r.Pool != "" || len(r.Addrs) > 0 { // the pool may be for some Services only
 		fmt.Fprint(&b, " asks ", r.Pool, r.Addrs, a.mayAsk(r))
 	}
 	if r.SharingKey != "" {
@@ -79,7 +79,7 @@ func (a *Allocator) groupOf(r *record) *group {
 	return g
 }
 
-// mayAsk says of each pool that a Service asks for whether it is for the Service.
+// mayAsk reports for each pool that a Service asks for whether the pool is for the Service.
 func (a *Allocator) mayAsk(r *record) (may []bool) {
 	asked := []*poolState{a.pools.byName[r.Pool]}
 	for _, addr := range r.Addrs {
@@ -91,12 +91,12 @@ func (a *Allocator) mayAsk(r *record) (may []bool) {
 	return may
 }
 
-// freed is what has happened since the last serve that may end a wait.
+// freed collects the changes since the last serve that may end a wait.
 type freed struct {
-	groups map[*group]bool     // to be tried in any case
-	pools  map[string]bool     // an address of it is free
-	addrs  map[netip.Addr]bool // is free, or shared by others
-	keys   map[string]bool     // Services share otherwise
+	groups map[*group]bool     // must be tried
+	pools  map[string]bool     // have a free address
+	addrs  map[netip.Addr]bool // are free, or shared by other Services
+	keys   map[string]bool     // have Services that share other addresses
 }
 
 func (f *freed) try(g *group) { add(&f.groups, g) }
@@ -125,8 +125,7 @@ func (f *freed) concerns(g *group) bool {
 		slices.ContainsFunc(g.addrs, func(a netip.Addr) bool { return f.addrs[a] })
 }
 
-// serve gives those who wait what they can have, the oldest first, until nobody can have
-// anything more.
+// serve gives addresses to the waiting Services, the oldest first, until no more can be given.
 func (a *Allocator) serve() {
 	queue := &byAge{}
 	queued := map[*group]bool{}
@@ -155,8 +154,8 @@ func (a *Allocator) serve() {
 		a.leave(r)
 		a.give(r, c)
 		if a.lacks(r) {
-			a.wait(r)        // for its second address
-			heap.Init(queue) // its group may have an older head now
+			a.wait(r)        // for the second address
+			heap.Init(queue) // the group may have an older head now
 		}
 		if len(g.members) > 0 {
 			a.freed.try(g)
@@ -165,7 +164,7 @@ func (a *Allocator) serve() {
 	a.freed = freed{}
 }
 
-// reportWaiting tells the owners of all who wait in a group why, once.
+// reportWaiting adds an event with the reason to each Service of a group, once.
 func (a *Allocator) reportWaiting(g *group, why Event) {
 	for _, r := range g.members {
 		why := why
@@ -179,7 +178,7 @@ func (a *Allocator) reportWaiting(g *group, why Event) {
 	}
 }
 
-// byAge is a heap of groups, the one with the oldest Service first.
+// byAge is a heap of groups. The group with the oldest Service is the first.
 type byAge []*group
 
 // Len is a part of heap.Interface.
