@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A Pod is what policies need to know of a pod. Objects are immutable.
+// A Pod is the part of a pod that matters to policies. Objects are immutable.
 type Pod struct {
 	Name    Name
 	UID     string
 	Node    string
 	Created time.Time
 	Labels  map[string]string
-	// Addrs are its addresses; none of a pod on the host's network, whose traffic is the
-	// node's, and none of a pod that has finished, because they may be another pod's by now.
+	// Addrs are the pod's addresses. A pod on the host's network has none here, because its traffic is the node's. A
+	// finished pod has none either, because another pod may have them now.
 	Addrs []netip.Addr
-	// Ports are those that have names.
+	// Ports are the ports with names.
 	Ports []NamedPort
-	// HostNetwork: it has the node's network, so that policies do not see it.
+	// HostNetwork means that the pod uses the node's network, so policies do not apply to it.
 	HostNetwork bool
 }
 
@@ -28,10 +28,10 @@ type NamedPort struct {
 	Number uint16
 }
 
-// A Namespace is what policies need to know of a namespace.
+// A Namespace is the part of a namespace that matters to policies.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
-	// Terminating: it is being deleted, with all that is in it, in no order that helps.
+	// Terminating means that the API server deletes the namespace and its objects, in any order.
 	Terminating bool
 }

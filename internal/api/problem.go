@@ -13,15 +13,14 @@ type Problem struct {
 }
 
 const (
-	// ProblemLimit is how many problems of one object are told apart: what is wrong a
-	// thousand times is told well enough by the first of them.
+	// ProblemLimit is the number of problems of one object that are listed. If a thousand parts are wrong, the first ones
+	// are enough.
 	ProblemLimit = 20
-	// messageLimit bounds a Problem's Message, in bytes: what the API server accepts as an
-	// event's text.
+	// messageLimit limits a Problem's Message in bytes, as the API server limits the text of an event.
 	messageLimit = 1024
 )
 
-// furtherProblems stands for all behind the ProblemLimit.
+// furtherProblems stands for all problems after the ProblemLimit.
 var furtherProblems = Problem{"FurtherProblems", "further parts are left out for such reasons; they are named when these are corrected"}
 
 // AddProblem appends a Problem to a list, which it keeps within ProblemLimit.
@@ -35,7 +34,7 @@ func AddProblem(list []Problem, reason, format string, args ...any) []Problem {
 	return list
 }
 
-// Cut returns at most n bytes of text, which end with a whole character.
+// Cut returns at most n bytes of text, without half a character at the end.
 func Cut(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -1,11 +1,10 @@
-// Package labels matches Kubernetes label selectors, as plain values: policies that select
-// objects by their labels need no Kubernetes library.
+// Package api has the nouns of Kubernetes that all groups use, as plain values: names, protocols, pods, namespaces, label
+// selectors, and the problems of objects. It needs no Kubernetes library.
 //
 //	metav1.LabelSelector ── internal/kube ──→ Selector ── Matches(labels) ──→ bool
 //
-// It hides how matchLabels and matchExpressions combine. It promises that two selectors that
-// say the same are equal values (Requirements are sorted), that a Selector never fails, and
-// that an empty one matches everything, as in the API.
+// Selectors with the same meaning are equal values. A Selector never fails, and an empty one matches everything, as in the
+// API.
 package api
 
 import (
@@ -15,11 +14,10 @@ import (
 	"strings"
 )
 
-// An Operator is what a Requirement says of a label.
+// An Operator is the condition of a Requirement.
 type Operator uint8
 
-// The operators of the Kubernetes API. The zero value matches nothing: it stands for an
-// operator that could not be read.
+// The operators of the Kubernetes API. The zero value stands for an invalid operator, and matches nothing.
 const (
 	Nothing Operator = iota
 	In
@@ -53,7 +51,7 @@ type Selector struct {
 	Requirements []Requirement // sorted, without duplicates
 }
 
-// New returns the Selector of some requirements, which it sorts.
+// NewSelector returns a Selector with sorted requirements.
 func NewSelector(requirements ...Requirement) Selector {
 	for _, r := range requirements {
 		slices.Sort(r.Values)
@@ -68,7 +66,7 @@ func (r Requirement) equal(o Requirement) bool {
 	return r.Key == o.Key && r.Op == o.Op && slices.Equal(r.Values, o.Values)
 }
 
-// Equal reports whether s and o say the same.
+// Equal reports whether s and o have the same meaning.
 func (s Selector) Equal(o Selector) bool {
 	return slices.EqualFunc(s.Requirements, o.Requirements, Requirement.equal)
 }
@@ -98,7 +96,7 @@ func (r Requirement) matches(labels map[string]string) bool {
 	return false
 }
 
-// AnyMatches reports whether one of the selectors matches; none at all do not.
+// AnyMatches reports whether one of the selectors matches; false without selectors.
 func AnyMatches(selectors []Selector, labels map[string]string) bool {
 	return slices.ContainsFunc(selectors, func(s Selector) bool { return s.Matches(labels) })
 }

@@ -1,10 +1,10 @@
-// Package cli has what the programs fairway and fairway-lab answer to command lines that they do not know.
+// Package cli makes the errors for unknown commands, flags and arguments of the programs fairway and fairway-lab.
 //
 //	fairway dum        ──→ unknown command, did you mean fairway dump?
 //	--clustercidr      ──→ unknown flag, did you mean --cluster-cidr?
 //	completion bosh    ──→ unknown command, fairway completion --help lists the commands
 //
-// It promises that what is not known is an error with a hint: never help with exit status 0, which a script takes for success.
+// An unknown word is an error with a hint. It never prints help with exit status 0, which a script takes for success.
 package cli
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// Strict makes a program refuse what it does not know. All commands must have been added.
+// Strict makes a program return errors for unknown words. The caller must have added all commands.
 func Strict(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(flagError)
@@ -36,7 +36,7 @@ func strict(c *cobra.Command) {
 	}
 }
 
-// withUse adds to an error about the number of arguments how the command is written.
+// withUse adds the usage of the command to an error about the number of arguments.
 func withUse(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		err := check(c, args)
@@ -50,7 +50,7 @@ func withUse(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// noCommand is what a command does that only has others below it.
+// noCommand runs a command that has only subcommands.
 func noCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
@@ -73,7 +73,7 @@ func noCommand(c *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q [%s --help lists the commands]", args[0], c.CommandPath())
 }
 
-// flagError adds to an error about a flag which one may be meant.
+// flagError adds a similar flag to an error about an unknown one.
 func flagError(c *cobra.Command, err error) error {
 	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !ok {
@@ -85,7 +85,7 @@ func flagError(c *cobra.Command, err error) error {
 	return fmt.Errorf("%w [%s --help lists all flags]", err, c.CommandPath())
 }
 
-// FlagNames are the flags of a command itself.
+// FlagNames returns the names of a command's own flags.
 func FlagNames(c *cobra.Command) (names []string) {
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && f.Name != "help" {

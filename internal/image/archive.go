@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// AnnotationName carries an image's full name in index.json; containerd takes it as the name to store under.
+// AnnotationName is the annotation with an image's full name in index.json. containerd stores the image under that name.
 const AnnotationName = "io.containerd.image.name"
 
 // dockerManifest is one entry of manifest.json, the index of a docker-archive.
@@ -28,7 +28,7 @@ type dockerManifest struct {
 	Layers   []string
 }
 
-// WriteFile writes an archive, whole or not at all: a reader never sees half of it.
+// WriteFile writes an archive. A reader never sees half of it.
 func WriteFile(file string, images ...Image) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("write image: %w", err)
@@ -37,7 +37,7 @@ func WriteFile(file string, images ...Image) error {
 	if err != nil {
 		return fmt.Errorf("write image: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // nothing is left to remove after the rename
+	defer os.Remove(tmp.Name()) // after the rename there is no such file
 	buf := bufio.NewWriterSize(tmp, 1<<20)
 	if err := errors.Join(Write(buf, images...), buf.Flush(), tmp.Chmod(0o644), tmp.Close()); err != nil {
 		return err
@@ -48,8 +48,8 @@ func WriteFile(file string, images ...Image) error {
 	return nil
 }
 
-// Write writes an archive that is an OCI layout and a docker-archive at the same time: both indexes point to the
-// same blobs, and each blob is in it once, however many images and names use it.
+// Write writes an archive that is both an OCI layout and a docker-archive. Both indexes point to the same blobs. Each blob
+// is in the archive once, whatever the number of images and names.
 func Write(w io.Writer, images ...Image) error {
 	a := archive{tar: tar.NewWriter(w), have: make(map[v1.Hash]bool)}
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
@@ -81,7 +81,7 @@ func Write(w io.Writer, images ...Image) error {
 	return nil
 }
 
-// archive is the state of one Write. err is the first error; after it nothing is written.
+// archive is the state of one Write. err is the first error, after which nothing is written.
 type archive struct {
 	tar  *tar.Writer
 	have map[v1.Hash]bool
@@ -91,7 +91,7 @@ type archive struct {
 // blob writes data under its digest and returns its path in the archive.
 func (a *archive) blob(data []byte) string { return a.known(data, hash(data)) }
 
-// known is blob for data whose digest is known already: layers are large.
+// known is like blob, for data with a known digest, because layers are large.
 func (a *archive) known(data []byte, digest v1.Hash) string {
 	path := "blobs/" + digest.Algorithm + "/" + digest.Hex
 	if !a.have[digest] {

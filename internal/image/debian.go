@@ -13,16 +13,15 @@ import (
 	"time"
 )
 
-// A Package is a Debian package of this machine of which a tree has files.
+// A Package is a Debian package of this machine with files in a tree.
 type Package struct {
 	Name, Version, Architecture string
-	Source, SourceVersion       string // what it was built from
-	Status                      string // its paragraph in dpkg's status file, which scanners read
+	Source, SourceVersion       string // the source package
+	Status                      string // the paragraph in dpkg's status file, which scanners read
 }
 
-// Packages returns the packages that the tree's files come from, by name, with those named in
-// more, and the tree's files from this machine that belong to no package. Files that were
-// copied under another name are not looked for.
+// Packages returns the packages of the tree's files and the packages in more, by name. unowned are the tree's files from
+// this machine that belong to no package. Packages ignores files that were copied under another name.
 func (t *Tree) Packages(more ...string) (packages []Package, unowned []string, err error) {
 	if t.err != nil {
 		return nil, nil, t.err
@@ -31,7 +30,7 @@ func (t *Tree) Packages(more ...string) (packages []Package, unowned []string, e
 	for _, name := range t.Files() {
 		if at := "/" + name; t.entries[name].host == at {
 			files = append(files, at)
-			// dpkg knows files by the path that their package has: often one of before /usr was merged.
+			// dpkg knows files by the path in their package, which is often older than the merge of /usr.
 			ask = append(ask, at, strings.TrimPrefix(at, "/usr"))
 		}
 	}
@@ -62,25 +61,25 @@ func (t *Tree) Packages(more ...string) (packages []Package, unowned []string, e
 	return packages, unowned, nil
 }
 
-// programLimit is how long a program that is asked may take.
+// programLimit limits the time of a program that output runs.
 const programLimit = time.Minute
 
-// output returns what a program prints.
+// output returns the standard output of a program.
 func output(name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
 	defer cancel()
 	return exec.CommandContext(ctx, name, args...).Output()
 }
 
-// owners asks dpkg whose the files are. The names of packages that exist for several
-// architectures have one, as libc6:amd64.
+// owners returns the package of each file, from dpkg. The name of a package with several architectures has one of them, as
+// libc6:amd64.
 func owners(files []string) (map[string]string, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
 	out, err := output("dpkg-query", append([]string{"--search", "--"}, files...)...)
 	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) { // 1: some have no owner
+	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) { // 1: some files have no owner
 		return nil, fmt.Errorf("find the packages of files: dpkg-query: %w", err)
 	}
 	found := map[string]string{}
@@ -96,10 +95,10 @@ func owners(files []string) (map[string]string, error) {
 	return found, nil
 }
 
-// fields are what a Package is made of, one a line; dpkg fills in the source where it is the package itself.
+// fields is dpkg's format with the fields of a Package, one a line.
 const fields = "${Package}\n${Version}\n${Architecture}\n${source:Package}\n${source:Version}\n"
 
-// describe reads what dpkg knows of a package.
+// describe returns dpkg's description of a package.
 func describe(name string) (Package, error) {
 	out, err := output("dpkg-query", "--show", "--showformat="+fields, name)
 	f := strings.Split(string(out), "\n")
@@ -116,9 +115,8 @@ func describe(name string) (Package, error) {
 	}, nil
 }
 
-// PackageStatus adds the packages to the tree as dpkg does, for programs that look for known
-// vulnerabilities, with each one's licence and the licences that it refers to, where this
-// machine has them.
+// PackageStatus adds the packages to the tree in dpkg's format, for programs that look for known vulnerabilities. It also
+// adds the packages' licences that this machine has.
 func (t *Tree) PackageStatus(packages []Package) {
 	var status strings.Builder
 	for _, p := range packages {
@@ -129,7 +127,7 @@ func (t *Tree) PackageStatus(packages []Package) {
 	for _, l := range []string{"Apache-2.0", "GPL-2", "GPL-3", "LGPL-2", "LGPL-2.1", "LGPL-3", "MPL-2.0"} {
 		t.ifThere("/usr/share/common-licenses/" + l)
 	}
-	t.ifThere("/etc/os-release") // which distribution's packages they are
+	t.ifThere("/etc/os-release") // the distribution of the packages
 }
 
 // ifThere is Same for a file that a machine may lack.

@@ -12,22 +12,23 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// An Image is what Write puts into an archive.
+// An Image is a container image for an archive.
 type Image struct {
 	// Names are full names with registry and tag, as containerd stores them: docker.io/library/busybox:latest.
 	// At least one; several names share everything.
 	Names []string
 	// Layers from the bottom to the top; at least one.
 	Layers []*Layer
-	// Config is what a container gets: entrypoint, command, environment, user, ports. The zero value runs nothing.
+	// Config is the configuration of containers: entrypoint, command, environment, user, ports. The zero value runs nothing.
 	Config v1.Config
 }
 
-// fullName matches registry/path:tag. The registry must look like a host (a dot or a port), or a loader would take
-// its name for the first part of a path on docker.io.
+// fullName matches registry/path:tag. The registry must have a dot or a port, or a loader would take its name for the first
+// part of a path on docker.io.
 var fullName = regexp.MustCompile(`^[a-z0-9-]+([.:][a-z0-9-]+)+(/[a-z0-9][a-z0-9._-]*)+:[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// Digest is the digest of the image's manifest, by which registries and runtimes know it. Names are not part of it.
+// Digest returns the digest of the image's manifest, which identifies the image to registries and runtimes. It does not
+// depend on the names.
 func (img Image) Digest() (v1.Hash, error) {
 	p, err := img.pack()
 	if err != nil {
@@ -36,12 +37,12 @@ func (img Image) Digest() (v1.Hash, error) {
 	return hash(p.manifest), nil
 }
 
-// packed is an image as its two documents.
+// packed has the two documents of an image.
 type packed struct {
 	config, manifest []byte
 }
 
-// pack makes the configuration and the manifest. The programs are this machine's, so the architecture is too.
+// pack makes the configuration and the manifest. The architecture is this machine's, because the programs are.
 func (img Image) pack() (packed, error) {
 	if len(img.Names) == 0 || len(img.Layers) == 0 {
 		return packed{}, errors.New("an image needs a name and a layer")

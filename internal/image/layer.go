@@ -10,11 +10,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// A Layer is a packed tree. It may be shared by any number of images, in one archive or in several: the same files
-// give the same bytes and the same digest, and a node that has the layer takes it once.
+// A Layer is a packed tree. Any number of images may share it, in one archive or in several. The same files give the same
+// bytes and the same digest, so a node stores the layer once.
 //
-// A layer is not compressed. It is read by a node of the machine it was made on, from a local disk, where inflating
-// costs more than reading; a registry's client compresses when it pushes.
+// A layer is not compressed. A node on the same machine reads it from a local disk, where decompression costs more than
+// reading. A registry's client compresses the layer when it pushes.
 type Layer struct {
 	digest v1.Hash
 	data   []byte
@@ -38,7 +38,7 @@ func (t *Tree) Layer() (*Layer, error) {
 	return &Layer{digest: hash(buf.Bytes()), data: buf.Bytes()}, nil
 }
 
-// Size is the number of bytes of the layer, in the archive as well as (about) on a node's disk.
+// Size returns the number of bytes of the layer in an archive. A node's disk needs about the same.
 func (l *Layer) Size() int { return len(l.data) }
 
 func writeEntry(w *tar.Writer, name string, e entry) error {
@@ -64,7 +64,7 @@ func writeEntry(w *tar.Writer, name string, e entry) error {
 	return err
 }
 
-// tarMode turns Go's permission bits into those of the archive (and of chmod).
+// tarMode converts Go's permission bits to the archive's (and chmod's).
 func tarMode(m fs.FileMode) int64 {
 	mode := int64(m.Perm())
 	for _, bit := range []struct {

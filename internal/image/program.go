@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Program adds a program of this machine at its own path, links kept, with its interpreter and all libraries it needs.
-// A static program needs nothing more.
+// Program adds a program of this machine at its own path, with its links, its interpreter and all of its libraries. A
+// static program has no interpreter and no libraries.
 func (t *Tree) Program(host string) {
 	final := t.Same(host)
 	if t.err != nil {
@@ -26,8 +26,8 @@ func (t *Tree) Program(host string) {
 	}
 }
 
-// Plugin adds a library that a program loads while it runs, with all libraries it needs. It names no interpreter
-// itself: the program's will load it.
+// Plugin adds a library that a program loads at run time, with the library's own libraries. The program's interpreter loads
+// the library, which names none itself.
 func (t *Tree) Plugin(host, program string) {
 	final := t.Same(host)
 	if t.err != nil {
@@ -45,7 +45,7 @@ func (t *Tree) Plugin(host, program string) {
 	}
 }
 
-// Find is exec.LookPath that also knows the directories of system programs, which are not in everybody's PATH.
+// Find is like exec.LookPath, and also searches the directories of system programs, which not every PATH has.
 func Find(program string) (string, error) {
 	if at, err := exec.LookPath(program); err == nil {
 		return at, nil
@@ -58,12 +58,11 @@ func Find(program string) (string, error) {
 	return "", fmt.Errorf("%s: %w", program, exec.ErrNotFound)
 }
 
-// libraries adds an interpreter and what it would load for a program or library.
+// libraries adds an interpreter and all libraries that it loads for a program or library.
 //
-// The program's own dynamic linker is asked, as ldd does. Reading DT_NEEDED ourselves would mean to repeat its
-// search (RPATH, RUNPATH, $ORIGIN, the cache, the capability directories), and to be wrong one day; the linker that
-// will stand in the image is the only one that cannot disagree with itself. It is the one that the file names
-// (PT_INTERP), not the ldd of the machine, and --list runs no code of the program.
+// libraries runs the program's own dynamic linker (PT_INTERP), as ldd does: --list runs no code of the program. Reading
+// DT_NEEDED instead would repeat the linker's search (RPATH, RUNPATH, $ORIGIN, the cache, the capability directories), and
+// might differ from it. The same linker is in the image, so it finds the same files.
 func (t *Tree) libraries(host, interp string) error {
 	t.Same(interp)
 	out, err := output(interp, "--list", host)
@@ -85,9 +84,9 @@ func (t *Tree) libraries(host, interp string) error {
 	return t.err
 }
 
-// reachable makes a library that lies outside the linker's built-in directories loadable without the host's
-// ld.so.cache, which the image does not have: by a link in the directory of the C library, always a built-in one.
-// Programs that find it by RUNPATH find it where it was.
+// reachable adds a link to a library outside the linker's built-in directories, because the image does not have the host's
+// ld.so.cache. The link is in the directory of the C library, which is always built in. A RUNPATH still leads to the
+// library's own path.
 func (t *Tree) reachable(lib library, all []library) {
 	for _, c := range all {
 		if strings.HasPrefix(c.name, "libc.so.") && path.Dir(c.path) != path.Dir(lib.path) {
@@ -96,8 +95,8 @@ func (t *Tree) reachable(lib library, all []library) {
 	}
 }
 
-// interpreter returns the PT_INTERP of a program. It is "" for what is not ELF (a script: its interpreter is the
-// caller's affair) and for static programs.
+// interpreter returns the PT_INTERP of a program; "" for static programs and for files that are not ELF. The caller adds
+// the interpreter of a script.
 func interpreter(host string) (string, error) {
 	f, err := elf.Open(host)
 	if err != nil {
@@ -121,7 +120,7 @@ func interpreter(host string) (string, error) {
 	return "", nil
 }
 
-// library is one line of the linker's list: the name that is asked for, and the file that answers.
+// library is one line of the linker's list: a name, and the file that the linker found.
 type library struct{ name, path string }
 
 // parseList reads the output of `ld.so --list`.

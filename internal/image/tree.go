@@ -13,10 +13,10 @@ import (
 // maxLinks bounds how many symbolic links one path may pass through, like the kernel's ELOOP limit.
 const maxLinks = 40
 
-// A Tree is the file system of one layer while it is put together. The zero value is an empty tree.
+// A Tree is the file system of one layer under construction. The zero value is an empty tree.
 //
-// Its methods do not return errors: the first one is kept and comes out of Layer, so that a tree is written down
-// as a plain list. Later calls after an error do nothing.
+// Its methods do not return errors, so a caller can write a tree as a plain list of calls. Layer returns the first error.
+// After an error the methods do nothing.
 type Tree struct {
 	entries map[string]entry // by clean path without the leading slash
 	err     error
@@ -26,11 +26,11 @@ type Tree struct {
 type entry struct {
 	mode   fs.FileMode // type and permissions
 	data   []byte      // content of a regular file whose host is ""
-	host   string      // where to read the content of a regular file
+	host   string      // the file with the content of a regular file
 	target string      // of a symbolic link
 }
 
-// Dir adds an empty directory. Parents need no call: they appear with mode 0755.
+// Dir adds an empty directory. Missing parents appear with mode 0755.
 func (t *Tree) Dir(name string, perm fs.FileMode) { t.add(name, entry{mode: fs.ModeDir | perm}) }
 
 // File adds a regular file with the given content.
@@ -38,8 +38,8 @@ func (t *Tree) File(name string, perm fs.FileMode, data string) {
 	t.add(name, entry{mode: perm, data: []byte(data)})
 }
 
-// Copy adds the host's regular file (links followed) under another name. Everybody may read it, and execute it if
-// somebody may: the umask of whoever made the file must not change the image.
+// Copy adds the host's regular file (links followed) under another name. All users may read it, and may execute it if any
+// user of the host may, so the umask at the file's creation does not change the image.
 func (t *Tree) Copy(name, host string) {
 	if t.err != nil {
 		return
@@ -64,9 +64,9 @@ func (t *Tree) Link(name, target string) {
 	t.add(name, entry{mode: fs.ModeSymlink | fs.ModePerm, target: target})
 }
 
-// Same adds the host's file at the path it has on the host, with every symbolic link on the way kept as a link:
-// /bin/nc becomes bin -> usr/bin, usr/bin/nc -> /etc/alternatives/nc, and so on down to the program. It returns
-// the path of the file behind all links, or "" after an error.
+// Same adds the host's file at its path on the host. Symbolic links on the way stay links: /bin/nc becomes bin -> usr/bin,
+// usr/bin/nc -> /etc/alternatives/nc, and so on to the program. Same returns the path of the file behind all links, or ""
+// after an error.
 func (t *Tree) Same(host string) string {
 	if t.err != nil {
 		return ""
@@ -111,7 +111,7 @@ func (t *Tree) same(host string) (string, error) {
 	return done, t.err
 }
 
-// add puts one entry into the tree. The same entry twice is harmless, two different ones under a name are not.
+// add puts one entry into the tree. An equal entry under the same name is harmless, a different one is an error.
 func (t *Tree) add(name string, e entry) {
 	if t.err != nil {
 		return
@@ -133,8 +133,8 @@ func (t *Tree) add(name string, e entry) {
 	t.entries[at] = e
 }
 
-// resolve gives the key of name: its parents are made where missing, and followed where they are links, because
-// an archive entry below a link would be written through it or refused, depending on who unpacks it.
+// resolve returns the key of name. It creates missing parents, and follows parents that are links: some programs refuse an
+// archive entry below a link, and others write through the link.
 func (t *Tree) resolve(name string) (string, error) {
 	rest := strings.Split(strings.TrimPrefix(path.Clean("/"+name), "/"), "/")
 	done := ""
@@ -172,7 +172,7 @@ func (e entry) equal(o entry) bool {
 	return e.mode == o.mode && e.host == o.host && e.target == o.target && string(e.data) == string(o.data)
 }
 
-// Rewrite puts the content of a file through edit. The name is one of Files.
+// Rewrite replaces the content of a file by the result of edit. The name must be one of Files.
 func (t *Tree) Rewrite(name string, edit func([]byte) ([]byte, error)) error {
 	e, ok := t.entries[name]
 	if !ok || !e.mode.IsRegular() {
@@ -208,7 +208,7 @@ func (e entry) read() ([]byte, error) {
 	return os.ReadFile(e.host)
 }
 
-// names returns the keys of the tree in order; a directory always comes before what it holds.
+// names returns the keys of the tree in order. A directory comes before its content.
 func (t *Tree) names() []string {
 	names := make([]string, 0, len(t.entries))
 	for name := range t.entries {

@@ -1,9 +1,3 @@
-// Package oneline puts errors that have several lines into one, for logs and terminals.
-//
-//	errors.Join(a, b), YAML, CoreDNS ─→ Error ─→ "a; b"   errors.Is, errors.As: as before
-//
-// It hides how lines are joined. It promises that the chain of wrapped errors stays whole:
-// what errors.Is and errors.As find in an error, they find in its one line too.
 package text
 
 import (
@@ -12,7 +6,8 @@ import (
 	"strings"
 )
 
-// Error returns err with a text of one line; err itself if it has one already; nil for nil.
+// OneLine returns err with a text of one line, for logs and terminals. errors.Is and errors.As work as with err. It returns
+// err itself if its text is one line, and nil for nil.
 func OneLine(err error) error {
 	if err == nil || !strings.Contains(err.Error(), "\n") {
 		return err
@@ -20,11 +15,10 @@ func OneLine(err error) error {
 	return lineError{err}
 }
 
-// lineError is an error with another text.
+// lineError is an error with a text of one line.
 type lineError struct{ error }
 
-// Error joins the lines: by a semicolon, or by a space after a line that announces the
-// next one.
+// Error joins the lines: by a semicolon, or by a space after a line that ends with a colon.
 func (e lineError) Error() string {
 	var text strings.Builder
 	for line := range strings.Lines(e.error.Error()) {
@@ -43,11 +37,11 @@ func (e lineError) Error() string {
 	return text.String()
 }
 
-// Unwrap returns the error as it was.
+// Unwrap returns the original error.
 func (e lineError) Unwrap() error { return e.error }
 
-// Request is Error for what came of a request whose host its caller names: without the method and the URL, which
-// say nothing more.
+// RequestError is OneLine for the error of an HTTP request, without the method and the URL. It is for callers that name the
+// host.
 func RequestError(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -56,7 +50,7 @@ func RequestError(err error) error {
 	return OneLine(err)
 }
 
-// Last is the last line of what a program wrote.
+// LastLine returns the last line of a program's output.
 func LastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]

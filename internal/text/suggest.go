@@ -1,14 +1,12 @@
-// Package suggest finds the word that a person meant.
+// Package text has small functions for texts: errors in one line, hints, and suggestions for a misspelt word.
 //
-//	"clustercidr" ── of the flags ──→ "cluster-cidr"
-//
-// It hides how near two words are. It promises a word of the list, or none: a suggestion that
-// has little to do with what was written helps nobody.
+//	"clustercidr" ── Closest, of the flags ──→ "cluster-cidr"
+//	errors.Join(a, b), YAML, CoreDNS ── OneLine ──→ "a; b"
 package text
 
 import "strings"
 
-// Closest returns the word that is nearest to text; empty if none is near.
+// Closest returns the word that is most similar to text; empty if none is similar.
 func Closest(text string, words []string) string {
 	best, least := "", max(2, len(text)/3)+1
 	for _, w := range words {
@@ -19,13 +17,12 @@ func Closest(text string, words []string) string {
 	return best
 }
 
-// plain is a word without what people forget.
+// plain returns a word without the characters that people forget.
 func plain(text string) string {
 	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(text))
 }
 
-// distance is how many letters must be added, removed or replaced to make a of b
-// (Levenshtein).
+// distance returns the number of letters to add, remove or replace between a and b (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -2,9 +2,8 @@
 //
 //	bytes ─ one document? ─ apiVersion, kind? ─ no unknown field? ─→ a struct
 //
-// It hides which libraries are strict about what. It promises that a misspelt field, a field that is there
-// twice and a file of another kind are errors of one line: each is an option that would have no
-// effect.
+// A misspelt field, a field that is there twice, and a file of another kind are errors of one line, because each would be
+// an option without effect.
 package configfile
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A Kind is what a file must be.
+// A Kind is the required kind of a file.
 type Kind struct{ APIVersion, Kind string }
 
 // Read reads a file into a struct.

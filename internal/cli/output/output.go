@@ -1,10 +1,9 @@
-// Package output writes what a command found, for people or for programs.
+// Package output writes the result of a command, for people or for programs.
 //
 //	value ── -o table|wide ─→ its WriteTable
 //	      └─ -o json|yaml ──→ its JSON fields
 //
-// It hides the formats. It promises that JSON and YAML have the same fields, and that a
-// format which does not exist is one error that names those that do.
+// JSON and YAML have the same fields. The error for an unknown format lists the known ones.
 package output
 
 import (
@@ -28,7 +27,7 @@ const (
 	YAML  Format = "yaml"
 )
 
-// Formats returns all of them.
+// Formats returns all formats.
 func Formats() []string { return []string{string(Table), string(Wide), string(JSON), string(YAML)} }
 
 // String implements pflag.Value.
@@ -43,12 +42,12 @@ func (f *Format) Set(text string) error {
 	return nil
 }
 
-// Type implements pflag.Value: it is the name of the value in help texts.
+// Type implements pflag.Value. It returns the name of the value in help texts.
 func (f *Format) Type() string { return "format" }
 
-// A Value is what a command found. Its exported fields have JSON names.
+// A Value is the result of a command. Its exported fields have JSON names.
 type Value interface {
-	// WriteTable writes it for people; wide with all columns.
+	// WriteTable writes a table for people; if wide, with all columns.
 	WriteTable(w io.Writer, wide bool) error
 }
 

@@ -1,5 +1,4 @@
-// Package dns is `fairway dns`: flags for the cluster's DNS server, which package dns of internal is. It
-// promises that a Corefile is checked before it is served.
+// Package dns is `fairway dns`: flags for the cluster's DNS server in internal/dns. `--check` tests a Corefile.
 package dns
 
 import (
@@ -73,7 +72,7 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 	return c
 }
 
-// allowedClients are the clients with public addresses that are answered: the pods, and what a flag says.
+// allowedClients returns the clients with public addresses that get answers: pods, and the prefixes of a flag.
 func allowedClients(flags []string) ([]netip.Prefix, error) {
 	all, err := dns.ClusterCIDRs()
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/fairway-net/fairway/internal/proxy"
 )
 
-// announce lets this machine announce the addresses that the kernel has rules for, if it is to. It
-// returns what says why it does not work.
+// announce lets this machine announce the addresses in the kernel's table, if the configuration asks for it. It returns a
+// function that reports why announcing does not work.
 func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff func() string, lease layer2.Lease, applied *proxy.Applied, registry prometheus.Registerer) (func() error, error) {
 	a := m.cfg.Announce
-	if a == nil { // a fence that is left would mute this machine for ever
+	if a == nil { // the fence of an earlier process would mute this machine forever
 		return func() error { return nil }, fence.Remove(ctx)
 	}
 	source := edge.NewAnnounced(m.cfg, applied)

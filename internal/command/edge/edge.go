@@ -1,5 +1,5 @@
-// Package edge is `fairway edge`: all that runs on a load balancer outside of the cluster, joined by
-// hand. What the parts do, their packages know. It promises that its rules stay when it ends.
+// Package edge is `fairway edge`: it joins the parts of a load balancer outside of the cluster. The kernel's rules stay when
+// the program ends.
 package edge
 
 import (
@@ -83,9 +83,9 @@ restart.`,
 }
 
 const (
-	// edgeEmptyAfter is how long the API server must say that most objects are gone.
+	// edgeEmptyAfter is the time for which the API server must report that most objects are gone.
 	edgeEmptyAfter = time.Minute
-	// edgeMaxRetry bounds the time between tries that fail, and half of how long a change may wait.
+	// edgeMaxRetry limits the time between failed attempts. A change waits at most twice as long.
 	edgeMaxRetry = 30 * time.Second
 )
 
@@ -96,7 +96,7 @@ type edgeMachine struct {
 	log *slog.Logger
 }
 
-// check finds out whether it can work, and changes nothing.
+// check returns an error if the edge cannot work on this machine. It changes nothing.
 func (m *edgeMachine) check(ctx context.Context) error {
 	if _, err := kube.Connect(m.connection()); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	return err
 }
 
-// edgeNodes are the cluster's nodes as routes are made for them, and as they are asked.
+// edgeNodes has the cluster's nodes, for routes and for health checks.
 type edgeNodes struct {
 	*kube.Subscription
 	cluster *kube.Edge
@@ -203,8 +203,8 @@ func (n edgeNodes) Instances() []service.Instance { return n.cluster.Instances()
 // Peers implements node.Nodes.
 func (n edgeNodes) Peers() []plan.Peer { return command.Peers(n.cluster.Nodes()) }
 
-// source returns what the loop reads, and what asks nodes, which run until ctx ends. Where connections go
-// to pods, nodes are asked only if there is another edge that could be better off.
+// source returns the source of the loop, and the Prober of nodes; both run until ctx ends. If connections go to pods, the
+// Prober asks nodes only if there is another edge, which may reach more nodes.
 func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) (proxy.Source, *edge.Prober) {
 	metrics := edge.NewMetrics()
 	prober := edge.NewProber(m.cfg.Checks, edge.AskHTTP(m.cfg.Checks, m.env.UserAgent("edge")), metrics.Told)
@@ -224,8 +224,8 @@ func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *ku
 	return cluster, prober
 }
 
-// flows builds what ends flows on this machine. Nobody is asked whether pods are gone: that takes
-// a right to read pods. TCP connections to endpoints that have gone end by themselves.
+// flows builds the reconciler that ends flows on this machine. It does not ask the API server whether pods are gone, because
+// that needs a right to read pods. TCP connections to missing endpoints end by themselves.
 func (m *edgeMachine) flows(ctx context.Context, g *errgroup.Group, dp datapath.Datapath, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table) {
 	resets := reset.New(reset.Config{Log: m.log, Flows: conntrack.New(conntrack.Config{Log: m.log})})
 	table := conntrack.New(conntrack.Config{Log: m.log, NodePort: func(netip.Addr) bool { return false }})
@@ -236,7 +236,7 @@ func (m *edgeMachine) flows(ctx context.Context, g *errgroup.Group, dp datapath.
 	return flows, table
 }
 
-// healthy says why a State is not healthy, or what announces.
+// healthy returns a check of the loop's State and of announcing.
 func healthy(s *health.State, speaks func() error) func() error {
 	return func() error {
 		if v := s.Verdict(); !v.Healthy || !v.Live {

@@ -16,12 +16,12 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
-// routes is the part of the pod network that this machine has.
+// routes returns the part of the pod network on this machine.
 func (m *edgeMachine) routes(registry prometheus.Registerer) *node.Network {
 	return node.New(node.Config{Log: m.log, ClusterCIDRs: m.cfg.ClusterCIDRs, Registry: registry})
 }
 
-// route keeps routes to pods until ctx ends, if it is asked to. They stay then.
+// route keeps routes to pods until ctx ends, if the configuration asks for it. The routes stay after that.
 func (m *edgeMachine) route(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) error {
 	switch m.cfg.Routes {
 	case edge.RoutesStatic:
