@@ -49,7 +49,7 @@ func Check(path string, data []byte) Report {
 	for _, b := range blocks {
 		r.Servers = append(r.Servers, ServerBlock{strings.Join(b.Keys, " "), directives(path, b)})
 	}
-	r.Errors = append(r.Errors, twice(blocks)...)
+	r.Errors = append(r.Errors, duplicateZones(blocks)...)
 	if len(r.Errors) == 0 {
 		if err := setUp(path, data); err != nil {
 			r.Errors = append(r.Errors, err.Error())
@@ -78,8 +78,8 @@ func setUp(path string, data []byte) error {
 	return text.OneLine(err)
 }
 
-// twice returns an error for each zone of two blocks. CoreDNS notices such a zone only when it serves.
-func twice(blocks []caddyfile.ServerBlock) (errs []string) {
+// duplicateZones returns an error for each zone of two blocks. CoreDNS notices such a zone only when it serves.
+func duplicateZones(blocks []caddyfile.ServerBlock) (errs []string) {
 	seen := make(map[string]bool)
 	for _, b := range blocks {
 		for _, key := range b.Keys {

@@ -15,11 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// CoreDNS makes one record of each endpoint and port of a Service, discards the records that the question does not mean,
-// and cuts the answer to the size of a message. An EndpointSlice may have 1,000 endpoints and 20,000 ports: one question
-// about such a Service needs seconds, and more memory than the pod has. So the kubernetes plugin sees a view: the
-// endpoints and ports that the question means, as many as fit into the answer. A view shows a few more bytes of records
-// than fit, so CoreDNS sets the bit TC.
+// CoreDNS makes one record of each endpoint and port of a Service. It then discards the records that the question does not
+// mean, and cuts the answer to the size of a message. An EndpointSlice may have 1,000 endpoints and 20,000 ports: one
+// question about such a Service needs seconds, and more memory than the pod has. So the kubernetes plugin sees a view: the
+// endpoints and ports that the question means, as many as fit into the answer. The view shows one record more than fits,
+// so CoreDNS sets the bit TC.
 //
 //	question ──> kubernetesHandler ──> kubernetes ──> view: of this name, type and size ──> CoreDNS's stores
 
@@ -149,7 +149,7 @@ func ports[P any](v *view, all []P, key func(P) (name, proto string)) (shown []P
 }
 
 // EpIndex returns the endpoints of a Service that the question means, as many as the answer can hold, from a random one
-// on. If the Service has endpoints of the other IP family only, it returns one of them, because the name exists.
+// on. If the Service has endpoints of the other IP family only, EpIndex returns one endpoint, because the name exists.
 func (v *view) EpIndex(key string) []*kubeobject.Endpoints {
 	all := v.apiConn.EpIndex(key)
 	if v.zonal {

@@ -27,9 +27,9 @@ import (
 )
 
 // Plugins returns the names that a Corefile may use, in the order in which a query passes them, whatever their order in
-// the Corefile. It is the order of CoreDNS's own build: prometheus, errors and log see the answers of all later plugins,
-// rewrite and autopath change the name for the later ones, acl comes before all plugins that answer, and cache before all
-// slow ones. The plugin clients is ours: it counts the questions to upstreams.
+// the Corefile. It is the order of CoreDNS's own build. So prometheus, errors and log see the answers of all later plugins.
+// rewrite and autopath change the name for later plugins. acl comes before all plugins that answer, and cache before all
+// slow plugins. The plugin clients is ours: it counts the questions to upstreams.
 func Plugins() []string {
 	return []string{
 		"reload", "bufsize", "debug", "ready", "health", "prometheus", "errors", "log",

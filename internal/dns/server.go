@@ -172,23 +172,23 @@ func (s *Server) reload(string) (caddy.Input, error) {
 	}
 	s.remark(slog.LevelWarn, in.note)
 	switch served := served(); {
-	case in.print == served:
+	case in.hash == served:
 		stale.Set(0)
-	case in.print == s.tried:
+	case in.hash == s.tried:
 		stale.Set(1)
 	}
-	s.tried = in.print
+	s.tried = in.hash
 	return in, nil
 }
 
 // served returns the hash of the served Corefile.
-func served() (print [sha256.Size]byte) {
+func served() (hash [sha256.Size]byte) {
 	for _, i := range caddy.Instances() {
 		if in, ok := i.Caddyfile().(input); ok {
-			print = in.print
+			hash = in.hash
 		}
 	}
-	return print
+	return hash
 }
 
 // remark logs a remark if it differs from the last one.

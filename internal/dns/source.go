@@ -32,7 +32,7 @@ type input struct {
 	caddy.CaddyfileInput
 	note   string                  // a remark about the choice, for the log; empty means none
 	blocks []caddyfile.ServerBlock // with all imports
-	print  [sha256.Size]byte       // the hash of blocks
+	hash   [sha256.Size]byte       // the hash of blocks
 }
 
 // Corefile returns the Corefile that Run would serve now.
@@ -59,7 +59,7 @@ func (s *Server) read() (in input, err error) {
 	if err != nil {
 		return in, err
 	}
-	in.print = sha256.Sum256(data)
+	in.hash = sha256.Sum256(data)
 	in.Contents = withClients(in.Filepath, in.Contents, in.blocks)
 	setBlocks(in.blocks)
 	return in, nil

@@ -207,8 +207,8 @@ func (n edgeNodes) Peers() []plan.Peer { return command.Peers(n.cluster.Nodes())
 // Prober asks nodes only if there is another edge, which may reach more nodes.
 func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) (proxy.Source, *edge.Prober) {
 	metrics := edge.NewMetrics()
-	prober := edge.NewProber(m.cfg.Checks, edge.AskHTTP(m.cfg.Checks, m.env.UserAgent("edge")), metrics.Told)
-	metrics.Show(prober)
+	prober := edge.NewProber(m.cfg.Checks, edge.AskHTTP(m.cfg.Checks, m.env.UserAgent("edge")), metrics.Observe)
+	metrics.SetProber(prober)
 	g.Go(func() error { return prober.Run(ctx) })
 	if m.cfg.TargetType == edge.TargetInstance {
 		registry.MustRegister(metrics)

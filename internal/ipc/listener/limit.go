@@ -8,8 +8,8 @@ import (
 )
 
 // The connections that a server of health checks or metrics keeps open. A new connection above a limit gets in, and the
-// connection with the longest silence ends: one of the same client or, above MaxConns, one of the client with the most.
-// So greedy clients cannot keep out a probe, which asks once and leaves.
+// connection with the longest silence ends. It belongs to the same client or, above MaxConns, to the client with the most
+// connections. So greedy clients cannot keep out a probe, which asks once and leaves.
 const (
 	MaxConns = 512
 	// MaxConnsOfClient is for one IPv4 address or one IPv6 /64, which a host has.

@@ -26,9 +26,9 @@ func (c Candidate) equal(o Candidate) bool {
 // score, then by the hash of node and address. So a node that comes or goes moves only the addresses that it gets or had.
 type candidates struct{ all []Candidate }
 
-// kept is the number of best candidates that an address remembers. If all of them are out, which is rare, Owner computes
+// maxBest is the number of best candidates that an address remembers. If all of them are out, which is rare, Owner computes
 // the hashes of the others.
-const kept = 6
+const maxBest = 6
 
 // none is an index that no candidate has.
 const none = 1<<16 - 1
@@ -69,18 +69,18 @@ func (p *preference) compare(o *preference) int {
 }
 
 // rank returns the indexes of the best candidates for an address, the best first.
-func (c *candidates) rank(a netip.Addr) (best [kept]uint16) {
+func (c *candidates) rank(a netip.Addr) (best [maxBest]uint16) {
 	for i := range best {
 		best[i] = none
 	}
-	var preferences [kept]preference
+	var preferences [maxBest]preference
 	for i := range min(len(c.all), none) {
 		p := c.preference(i, a)
-		k := kept
+		k := maxBest
 		for k > 0 && (best[k-1] == none || p.compare(&preferences[k-1]) < 0) {
 			k--
 		}
-		if k < kept {
+		if k < maxBest {
 			copy(best[k+1:], best[k:])
 			copy(preferences[k+1:], preferences[k:])
 			best[k], preferences[k] = uint16(i), p

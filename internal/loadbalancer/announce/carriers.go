@@ -7,8 +7,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
-// carriers returns the nodes that may have connections from routers to an address of these pools and Services: the nodes
-// that announce the address, and the nodes that still serve it after they stopped. Nodes that leave come first.
+// carriers returns the nodes that may have connections from routers to an address of these pools and Services. They
+// announce the address, or still serve it after the announcement ended. Nodes that leave come first.
 func (in Input) carriers(pools []*ipam.Pool, services []*Service, sets map[string][]string) []string {
 	var which []byte
 	var ads []*BGPAdvertisement

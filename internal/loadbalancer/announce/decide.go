@@ -121,7 +121,7 @@ type Decision struct {
 	Carriers []string
 
 	candidates *candidates // nil: none
-	best       [kept]uint16
+	best       [maxBest]uint16
 }
 
 // The reasons of an address without candidate.
@@ -135,7 +135,7 @@ const (
 	NotThisNodeL2 = "no L2Advertisement's nodeSelectors match this node"
 )
 
-// Decide decides about every address of every Service. All nodes with the same objects decide the same. The result depends
+// Decide decides about every address of every Service. All nodes with equal objects have equal results. The result depends
 // on the address, not on the Service, so an address that Services share is on one node.
 func Decide(in Input) map[netip.Addr]*Decision { return new(Decider).Decide(in) }
 

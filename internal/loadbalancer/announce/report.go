@@ -206,7 +206,7 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 	}
 	ads, _ := r.in.advertisements(poolsOf(r.in.Pools, a), services)
 	serving, _ := r.in.serving(services)
-	holder := some(holders)
+	holder := firstNode(holders)
 	best, _ := d.Candidate(holder)
 	for i := range r.in.Nodes {
 		n := &r.in.Nodes[i]
@@ -232,8 +232,8 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 	return d.Reason
 }
 
-// some returns the first node by name; empty if there is none.
-func some(nodes map[string]bool) (first string) {
+// firstNode returns the first node by name; empty if there is none.
+func firstNode(nodes map[string]bool) (first string) {
 	for n := range nodes {
 		if first == "" || n < first {
 			first = n

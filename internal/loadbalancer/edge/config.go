@@ -219,23 +219,23 @@ func prefixes(field string, texts []string) ([]netip.Prefix, error) {
 	return service.Widest(all), nil
 }
 
-func duration(field, data string, or, least, most time.Duration) (time.Duration, error) {
+func duration(field, data string, fallback, lowest, highest time.Duration) (time.Duration, error) {
 	if data == "" {
-		return or, nil
+		return fallback, nil
 	}
 	d, err := time.ParseDuration(data)
-	if err != nil || d < least || d > most {
-		return or, fmt.Errorf("%s is %q [write a time from %v to %v, such as 5s]", field, data, least, most)
+	if err != nil || d < lowest || d > highest {
+		return fallback, fmt.Errorf("%s is %q [write a time from %v to %v, such as 5s]", field, data, lowest, highest)
 	}
 	return d, nil
 }
 
-func number(field string, n *int, or, least, most int) (int, error) {
+func number(field string, n *int, fallback, lowest, highest int) (int, error) {
 	switch {
 	case n == nil:
-		return or, nil
-	case *n < least || *n > most:
-		return or, fmt.Errorf("%s is %d [from %d to %d]", field, *n, least, most)
+		return fallback, nil
+	case *n < lowest || *n > highest:
+		return fallback, fmt.Errorf("%s is %d [from %d to %d]", field, *n, lowest, highest)
 	}
 	return *n, nil
 }

@@ -28,11 +28,11 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Told counts one answer.
-func (m *Metrics) Told(s service.ProbeState) { m.answers.WithLabelValues(s.String()).Inc() }
+// Observe counts one answer.
+func (m *Metrics) Observe(s service.ProbeState) { m.answers.WithLabelValues(s.String()).Inc() }
 
-// Show adds the targets of a Prober to the metrics.
-func (m *Metrics) Show(p *Prober) { m.states = p.States }
+// SetProber adds the targets of a Prober to the metrics.
+func (m *Metrics) SetProber(p *Prober) { m.states = p.States }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(c chan<- *prometheus.Desc) {

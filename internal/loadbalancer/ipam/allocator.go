@@ -178,8 +178,8 @@ func (a *Allocator) rebuildPools() {
 	}
 }
 
-// take returns the records to decide about, the oldest first, with their new Services: Services that must have no
-// addresses any more, new Services, and known ones.
+// take returns the records to decide about, the oldest first, with their new Services. gone are Services that must have no
+// addresses any more, fresh are new Services, known are the other ones.
 func (a *Allocator) take() (gone, fresh, known []*record) {
 	for name := range a.dirty {
 		r := a.records[name]

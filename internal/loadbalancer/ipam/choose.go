@@ -98,7 +98,7 @@ func (a *Allocator) chooseAddrs(r *record) (choice, string) {
 }
 
 // pick returns addresses of all families that a Service needs, from the first pool that has both. If one family is
-// enough, the first pool with the primary family is the second choice, and one with the other family the third.
+// enough, the second choice is the first pool with the primary family, and the third is a pool with the other family.
 func (a *Allocator) pick(r *record, from []*poolState) (choice, bool) {
 	var second, third *choice
 	for _, p := range from {
@@ -158,7 +158,7 @@ func (a *Allocator) free(r *record, p *poolState, f Family) netip.Addr {
 	if best.IsValid() {
 		return best
 	}
-	for _, part := range p.give {
+	for _, part := range p.ranges {
 		if FamilyOf(part.First) != f {
 			continue
 		}

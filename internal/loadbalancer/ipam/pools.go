@@ -15,9 +15,9 @@ import (
 // A poolState is a Pool with the addresses that older pools and reservations leave to it.
 type poolState struct {
 	*Pool
-	// give are the addresses in the object's order, without addresses of older pools and reserved ones.
-	give  []Range
-	inUse map[Family]int
+	// ranges are the addresses in the object's order, without addresses of older pools and reserved ones.
+	ranges []Range
+	inUse  map[Family]int
 }
 
 // pools are all Pools, with the owner of each address.
@@ -70,7 +70,7 @@ func (p *pools) addRange(state *poolState, r Range, older, own, reserved spans) 
 			if held, ok := reserved.overlap(part); ok {
 				p.problems = append(p.problems, fmt.Sprintf("IPAddressPool %s: %v is not given, since it is a node's, the API server's, in a ServiceCIDR or a podCIDR, or no single machine's", state.Name, held))
 			}
-			state.give = append(state.give, reserved.without(part)...)
+			state.ranges = append(state.ranges, reserved.without(part)...)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func (p *pools) origin(addrs []netip.Addr, claimed string) string {
 
 // gives reports whether the pool may give an address.
 func (p *poolState) gives(a netip.Addr) bool {
-	return !(p.AvoidBuggyIPs && buggy(a)) && slices.ContainsFunc(p.give, func(r Range) bool { return r.Contains(a) })
+	return !(p.AvoidBuggyIPs && buggy(a)) && slices.ContainsFunc(p.ranges, func(r Range) bool { return r.Contains(a) })
 }
 
 // serves reports whether the pool is for a Service, in a namespace with these labels.
@@ -163,7 +163,7 @@ type PoolUse struct {
 // use counts the addresses of a pool.
 func (p *poolState) use() PoolUse {
 	total := map[Family]*big.Int{IPv4: new(big.Int), IPv6: new(big.Int)}
-	for _, r := range p.give {
+	for _, r := range p.ranges {
 		n := total[FamilyOf(r.First)]
 		n.Add(n, r.size())
 		if p.AvoidBuggyIPs && r.First.Is4() {

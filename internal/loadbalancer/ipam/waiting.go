@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// A group is a set of Services that wait for the same. If one of them cannot have an address, none can. So the Allocator
-// tries a change on one Service of each group only.
+// A group is a set of waiting Services with equal wishes. If one of them cannot have an address, no other one can. So the
+// Allocator tries a change on one Service of each group only.
 type group struct {
 	want    string    // the key of the group: a text of the wishes
 	members []*record // the oldest first
-	// The wait may end if an address of these pools is free, if one of these addresses is free, or if Services with this
-	// key have changed the addresses that they share.
+	// The wait may end if one of these addresses or an address of these pools becomes free, or if Services with this key
+	// share other addresses.
 	pools []string
 	addrs []netip.Addr
 	key   string
