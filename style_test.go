@@ -69,7 +69,7 @@ var law = []floor{
 // without a kernel and without an API server.
 var pure = []string{
 	"api", "text", "service", "service/lb", "networkpolicy", "loadbalancer/ipam", "loadbalancer/announce",
-	"loadbalancer/layer2/election", "podnetwork/egress", "operate/doctor", "testing/policytest",
+	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "operate/doctor", "testing/policytest",
 	"kernel/checksum", "kernel/numbers", "ipc/isolate",
 }
 
