@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/kube"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/testing/policytest"
