@@ -19,7 +19,7 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// A listWatcher lists and watches objects of one kind.
+// A ListWatcher lists and watches objects of one kind.
 type ListWatcher struct {
 	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)

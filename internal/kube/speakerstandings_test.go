@@ -17,9 +17,9 @@ import (
 )
 
 // standingsSaid is how a node's speaker stands, as its ConfigurationState says.
-func (api *metallbAPI) standingsSaid(t *testing.T, node string) string {
+func (server *metallbAPI) standingsSaid(t *testing.T, node string) string {
 	t.Helper()
-	o, err := announceKind{resource: "configurationstates"}.client(api, "metallb-system").Get(t.Context(), "speaker-"+node, metav1.GetOptions{})
+	o, err := announceKind{resource: "configurationstates"}.client(server, "metallb-system").Get(t.Context(), "speaker-"+node, metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
 	}
@@ -30,11 +30,11 @@ func (api *metallbAPI) standingsSaid(t *testing.T, node string) string {
 	return strings.Join(all, "; ")
 }
 
-func (api *metallbAPI) untilStandings(t *testing.T, node, want string) {
+func (server *metallbAPI) untilStandings(t *testing.T, node, want string) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); api.standingsSaid(t, node) != want; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); server.standingsSaid(t, node) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s; want %s", api.standingsSaid(t, node), want)
+			t.Fatalf("%s; want %s", server.standingsSaid(t, node), want)
 		}
 	}
 }
@@ -42,8 +42,8 @@ func (api *metallbAPI) untilStandings(t *testing.T, node, want string) {
 // TestSpeakerStandings: how a speaker stands is written beside what else its ConfigurationState says, whatever fails and
 // whatever others do to it; a session that is lost is an event of the Node; and a speaker that ended says nothing.
 func TestSpeakerStandings(t *testing.T) {
-	api := newMetallbAPI()
-	s := metallbStore(api)
+	server := newMetallbAPI()
+	s := metallbStore(server)
 	b := s.SubscribeSpeaker("").SubscribeBGP()
 	events := NewRecorder(slog.New(slog.DiscardHandler), s.cfg.Client, "node-1")
 	w := b.Standings(events)
@@ -55,21 +55,21 @@ func TestSpeakerStandings(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 
-	api.fail.Store(1)
+	server.fail.Store(1)
 	at := time.Unix(100, 5)
 	w.SetGranted(announce.Standing{Node: "node-1", Up: true, Since: at})
 	spine, tor := announce.Standing{Node: "node-1", Peer: "spine", Since: at, Reason: "no answer"}, announce.Standing{Node: "node-1", Peer: "tor", Up: true, Since: at}
 	w.SetSessions([]announce.Standing{spine, tor})
 	const well = "node-1  true since 100: ; node-1 spine false since 100: no answer; node-1 tor true since 100: "
-	api.untilStandings(t, "node-1", well)
+	server.untilStandings(t, "node-1", well)
 	if err := s.forgetStandings(ctx, b.name); err != nil { // an administrator
 		t.Fatal(err)
 	}
-	api.untilStandings(t, "node-1", well)
+	server.untilStandings(t, "node-1", well)
 	spine.Up, spine.Reason, tor.Up, tor.Since, tor.Reason = true, "", false, time.Unix(200, 0), "hold timer expired"
 	w.SetSessions([]announce.Standing{spine, tor})
 	w.SetSessions([]announce.Standing{spine, tor})
-	api.untilStandings(t, "node-1", "node-1  true since 100: ; node-1 spine true since 100: ; node-1 tor false since 200: hold timer expired")
+	server.untilStandings(t, "node-1", "node-1  true since 100: ; node-1 spine true since 100: ; node-1 tor false since 200: hold timer expired")
 	var told []string
 	for {
 		r, ok := events.next()
@@ -85,17 +85,17 @@ func TestSpeakerStandings(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	api.untilStandings(t, "node-1", "")
+	server.untilStandings(t, "node-1", "")
 }
 
 // TestStateGoesWithItsNode: the ConfigurationState of a speaker is the Node's, that of a release before and of a Node of
 // the same name before too, so that the garbage collector removes it with the Node.
 func TestStateGoesWithItsNode(t *testing.T) {
-	api := newMetallbAPI(&unstructured.Unstructured{Object: map[string]any{
+	server := newMetallbAPI(&unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/v1beta1", "kind": "ConfigurationState",
 		"metadata": map[string]any{"name": "speaker-node-1", "namespace": "metallb-system"}, "status": map[string]any{"result": "Valid"},
 	}})
-	s := metallbStore(api)
+	s := metallbStore(server)
 	b := s.SubscribeSpeaker("").SubscribeBGP()
 	runUntilEnd(t, s)
 	waitFor(t, b.Synced(), "Synced")
@@ -104,7 +104,7 @@ func TestStateGoesWithItsNode(t *testing.T) {
 	until := func(want string) {
 		t.Helper()
 		for end := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			o, err := announceKind{resource: "configurationstates"}.client(api, "metallb-system").Get(t.Context(), "speaker-node-1", metav1.GetOptions{})
+			o, err := announceKind{resource: "configurationstates"}.client(server, "metallb-system").Get(t.Context(), "speaker-node-1", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -392,6 +392,4 @@ func addresses(texts ...string) (out []netip.Addr) {
 	return out
 }
 
-func keyOf(b byte) plan.Key { return plan.Key{0: b, 31: 1} }
-
 var bothCIDRs = prefixes("10.244.0.0/16", "fd00:10:244::/48")

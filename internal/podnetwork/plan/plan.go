@@ -21,7 +21,7 @@ type Route struct {
 	Also [MaxRouters - 1]Hop
 }
 
-// A hop is a router and the link to it.
+// A Hop is a router and the link to it.
 type Hop struct {
 	Via  netip.Addr
 	Link int

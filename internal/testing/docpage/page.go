@@ -1,4 +1,4 @@
-// Package page compares the output of programs with the blocks of the documentation that show it.
+// Package docpage compares the output of programs with the blocks of the documentation that show it.
 //
 //	<!-- golden: PACKAGE TEST -->   of PACKAGE, TEST calls Check with the page, COMMAND and its output
 //	```
