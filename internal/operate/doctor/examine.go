@@ -98,14 +98,21 @@ func programs(f Facts) (lines []Line) {
 	return lines
 }
 
+// The shares of the conntrack table at which conntrack warns and fails, in percent. The kernel drops new connections when
+// the table is full.
+const (
+	conntrackWarns = 70
+	conntrackFails = 90
+)
+
 func conntrack(f Facts) []Line {
 	c := f.Conntrack
 	switch {
 	case !c.Known:
 		return one("conntrack", Warning, "modprobe nf_conntrack; the agent's first rule loads it too, where modules may be loaded", "the kernel has no connection table yet")
-	case c.Max > 0 && c.Count*10 >= c.Max*9:
+	case c.Max > 0 && 100*c.Count >= conntrackFails*c.Max:
 		return one("conntrack", Failure, "raise net.netfilter.nf_conntrack_max (deploy/components/conntrack does), or find who makes so many connections: conntrack -S", "the table is full: %d of %d entries; new connections are dropped", c.Count, c.Max)
-	case c.Max > 0 && c.Count*10 >= c.Max*7:
+	case c.Max > 0 && 100*c.Count >= conntrackWarns*c.Max:
 		return one("conntrack", Warning, "raise net.netfilter.nf_conntrack_max (deploy/components/conntrack does)", "%d of %d entries are in use", c.Count, c.Max)
 	}
 	return one("conntrack", OK, "", "%d of %d entries are in use", c.Count, c.Max)

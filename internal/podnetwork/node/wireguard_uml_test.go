@@ -252,7 +252,7 @@ func TestWireGuardRepairs(t *testing.T) {
 		"a peer gone":              set(tunnel.Change{Key: far.peer.Key, Remove: true}),
 		"another endpoint":         set(tunnel.Change{Key: far.peer.Key, Peer: plan.WireGuardPeer{Endpoint: netip.MustParseAddrPort("192.0.2.77:10282"), Allowed: far.peer.PodCIDRs}}),
 		"addresses too many":       set(tunnel.Change{Key: far.peer.Key, Peer: plan.WireGuardPeer{Endpoint: netip.AddrPortFrom(far.peer.Addrs[0], 10282), Allowed: prefixes("10.0.0.0/8")}}),
-		"a stranger":               set(tunnel.Change{Key: keyOf(7), Peer: plan.WireGuardPeer{Endpoint: netip.MustParseAddrPort("192.0.2.77:10282"), Allowed: prefixes("10.244.3.0/24")}}),
+		"a stranger":               set(tunnel.Change{Key: plan.Key{0: 7, 31: 1}, Peer: plan.WireGuardPeer{Endpoint: netip.MustParseAddrPort("192.0.2.77:10282"), Allowed: prefixes("10.244.3.0/24")}}),
 		"another port": func() {
 			m.wg(func(conn *tunnel.Conn, link int) error {
 				d, err := conn.Device(t.Context(), link)
