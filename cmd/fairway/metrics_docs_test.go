@@ -56,7 +56,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/kube", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/proxy", "internal/proxy/health"}
+var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/kube", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
