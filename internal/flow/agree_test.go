@@ -101,7 +101,7 @@ func randomTable(rng *rand.Rand) *service.Table {
 		slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
 			{Name: "dns", Proto: api.UDP, Port: 5353}, {Name: "tcp", Proto: api.TCP, Port: 5353},
 		}}
-		b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}))
+		b.Set(service.Compile(svc, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: "n"}}))
 	}
 	return b.Table(service.Settings{
 		NodePorts:    []netip.Prefix{netip.MustParsePrefix("172.18.0.0/24")},

@@ -21,7 +21,7 @@ func TestChecker(t *testing.T) {
 			Ports: []service.Port{{Name: "udp", Proto: api.UDP, Port: 53, NodePort: 30053}, {Name: "tcp", Proto: api.TCP, Port: 53, NodePort: 30053}},
 		}, []*service.Slice{{Name: name, Service: name, Endpoints: endpoints, Ports: []service.SlicePort{
 			{Name: "udp", Proto: api.UDP, Port: 5353}, {Name: "tcp", Proto: api.TCP, Port: 5353},
-		}}}, service.Node{Name: "n"}))
+		}}}, service.Facts{Node: service.Node{Name: "n"}}))
 		return b.Table(service.Settings{
 			NodePorts:    []netip.Prefix{netip.MustParsePrefix("172.18.0.0/24")},
 			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},

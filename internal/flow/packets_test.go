@@ -201,7 +201,7 @@ func (s *stage) start(ends bool) (stop func()) {
 	flows := flow.New(flow.Config{Log: log, Pods: s.api, Enders: []flow.Ender{conntrack.NewEnder(log, table, resets.Reset)}})
 	cfg := proxy.Config{
 		Log: log, Source: s.api, Datapath: dp, Health: health.NewState(time.Minute),
-		View:    func() service.Node { return service.Node{Name: "node", Settings: settings} },
+		Facts:   func() service.Facts { return service.Facts{Node: service.Node{Name: "node", Settings: settings}} },
 		Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
 	}
 	if ends {

@@ -78,7 +78,7 @@ func tableOf(proto api.Proto, last ...byte) *service.Table {
 	b := service.NewBuilder()
 	b.Set(service.Compile(&service.Service{
 		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []service.Port{{Proto: proto, Port: 53}},
-	}, []*service.Slice{slice}, service.Node{Name: "n"}))
+	}, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: "n"}}))
 	return b.Table(service.Settings{})
 }
 

@@ -42,7 +42,7 @@ func tableWith(s service.Settings, svc *service.Service, eps ...service.SliceEnd
 	}
 	slice.Pods = service.PackPodNames(pods)
 	b := service.NewBuilder()
-	b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}))
+	b.Set(service.Compile(svc, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: "n"}}))
 	return b.Table(s)
 }
 

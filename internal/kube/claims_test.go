@@ -122,7 +122,7 @@ func TestClaimedAddress(t *testing.T) {
 	r.port(443)
 	r.until("with another port", "[192.0.2.50] [{TCP 80} {TCP 443}]")
 	// An agent that knows the claim serves these ports.
-	got := service.Compile(ConvertService(r.service()), nil, service.Node{Name: "node-1", NodeAddrs: service.NewAddrSet(ips("192.0.2.11", "192.0.2.50")...)})
+	got := service.Compile(ConvertService(r.service()), nil, service.Facts{Node: service.Node{Name: "node-1", NodeAddrs: service.NewAddrSet(ips("192.0.2.11", "192.0.2.50")...)}})
 	var served []string
 	for _, f := range got.Frontends {
 		if f.LoadBalancer {

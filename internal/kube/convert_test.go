@@ -254,7 +254,7 @@ func checkService(t *testing.T, svc *service.Service) {
 		}
 	}
 	checkProblems(t, svc.Problems)
-	service.Compile(svc, nil, service.Node{})
+	service.Compile(svc, nil, service.Facts{})
 }
 
 func checkSlice(t *testing.T, s *service.Slice) {
@@ -351,7 +351,7 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 		eps = append(eps, s)
 	}
 	b := service.NewBuilder()
-	b.Set(service.Compile(svc, eps, service.Node{Name: "n", Zone: "z", Unsupported: w.Unsupported &^ 1}))
+	b.Set(service.Compile(svc, eps, service.Facts{Node: service.Node{Name: "n", Zone: "z", Unsupported: w.Unsupported &^ 1}}))
 	table := b.Table(service.Settings{})
 	for f := range table.Frontends() {
 		checkFrontend(t, f)

@@ -35,14 +35,14 @@ func (s *Store) ReadOnce(ctx context.Context, synced <-chan struct{}, advice str
 	}
 }
 
-// Table compiles all Services and host ports for a node.
-func (v *Services) Table(node service.Node, ports service.HostPorts) *service.Table {
-	b := service.NewBuilder().Limit(node.Limits)
+// Table compiles all Services and host ports.
+func (v *Services) Table(facts service.Facts, ports service.HostPorts) *service.Table {
+	b := service.NewBuilder().Limit(facts.Limits)
 	for _, r := range v.store.services.All() {
-		b.Set(service.Compile(r, v.Slices(r.Name), node))
+		b.Set(service.Compile(r, v.Slices(r.Name), facts))
 	}
 	for i := range ports.Pods {
-		b.Set(service.CompileHostPod(&ports.Pods[i], ports.Addrs, node))
+		b.Set(service.CompileHostPod(&ports.Pods[i], ports.Addrs, facts.Node))
 	}
-	return b.Table(node.Settings)
+	return b.Table(facts.Settings)
 }

@@ -25,7 +25,7 @@ func TestOnce(t *testing.T) {
 	if n, _ := store.Node(); n.Zone != "a" {
 		t.Errorf("zone %q, want a", n.Zone)
 	}
-	e := services.Table(service.Node{Name: "node-1"}, service.HostPorts{}).Entry(svcName("web"))
+	e := services.Table(service.Facts{Node: service.Node{Name: "node-1"}}, service.HostPorts{}).Entry(svcName("web"))
 	if e == nil || len(e.Frontends) != 1 {
 		t.Errorf("the table has %+v", e)
 	}

@@ -12,7 +12,7 @@ import (
 type compiler struct {
 	cfg     *Config
 	builder *service.Builder  // nil before the first build
-	node    service.Node      // input of the latest table
+	facts   service.Facts     // input of the latest table
 	ports   service.HostPorts // input of the latest table
 	table   *service.Table    // the latest table
 	// triggers are the times of the changes that no successful pass has written yet.
@@ -21,7 +21,7 @@ type compiler struct {
 
 // build makes a new table from the objects that changed since the last call, and reports their problems.
 func (c *compiler) build() {
-	now := c.cfg.View()
+	now := c.cfg.Facts()
 	if c.builder == nil {
 		c.builder = service.NewBuilder().Limit(now.Limits)
 	}
@@ -29,13 +29,13 @@ func (c *compiler) build() {
 	for _, t := range c.cfg.Source.Triggers() {
 		c.triggers = append(c.triggers, t)
 	}
-	all := !now.CompilesLike(c.node)
-	names = append(names, c.affected(now, all)...)
-	c.node = now
+	change := now.ChangeFrom(c.facts)
+	names = append(names, c.affected(change)...)
+	c.facts = now
 	for _, n := range names {
 		c.compile(n)
 	}
-	names = append(names, c.buildHostPorts(all)...)
+	names = append(names, c.buildHostPorts(change.All())...)
 	c.table = c.builder.Table(now.Settings)
 	for _, n := range names {
 		e := c.table.Entry(n)
@@ -48,15 +48,13 @@ func (c *compiler) build() {
 	}
 }
 
-// affected returns the Services that must be compiled again because the node changed: all Services, or the Services
-// that depend on the change.
-func (c *compiler) affected(now service.Node, all bool) (names []api.Name) {
-	refuses, dead := !now.RefusesLike(c.node), now.DeadUnlike(c.node)
-	if !all && !refuses && len(dead) == 0 {
+// affected returns the Services that must be compiled again because the facts changed.
+func (c *compiler) affected(change service.FactsChange) (names []api.Name) {
+	if !change.Any() {
 		return nil
 	}
 	for e := range c.table.Entries() {
-		if _, pod := service.HostPodOf(e.Name); !pod && (all || refuses && e.DependsOnAddresses() || len(dead) > 0 && e.HasEndpointsOn(dead)) {
+		if _, pod := service.HostPodOf(e.Name); !pod && change.Affects(e) {
 			names = append(names, e.Name)
 		}
 	}
@@ -70,5 +68,5 @@ func (c *compiler) compile(n api.Name) {
 		c.builder.Delete(n)
 		return
 	}
-	c.builder.Set(service.Compile(svc, c.cfg.Source.Slices(n), c.node))
+	c.builder.Set(service.Compile(svc, c.cfg.Source.Slices(n), c.facts))
 }

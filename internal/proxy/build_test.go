@@ -12,10 +12,10 @@ import (
 )
 
 // newBuild returns a Loop of which only build is called: it has no datapath.
-func newBuild(view func() service.Node) (*Loop, *fakeSource) {
+func newBuild(facts func() service.Facts) (*Loop, *fakeSource) {
 	a := newAPI()
 	return New(Config{
-		Log: slog.New(slog.DiscardHandler), Source: a, View: view,
+		Log: slog.New(slog.DiscardHandler), Source: a, Facts: facts,
 		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
 	}), a
 }
@@ -23,8 +23,8 @@ func newBuild(view func() service.Node) (*Loop, *fakeSource) {
 // A node that joins takes its address from a Service that had it as an external IP, and no
 // Service without external addresses is compiled again for it.
 func TestNodeAddressesChange(t *testing.T) {
-	var node service.Node
-	l, a := newBuild(func() service.Node { return node })
+	var facts service.Facts
+	l, a := newBuild(func() service.Facts { return facts })
 	grab, other := a.set(1), a.set(2)
 	joins := netip.MustParseAddr("172.18.0.13")
 	a.services[grab].ExternalIPs = []netip.Addr{joins}
@@ -33,7 +33,7 @@ func TestNodeAddressesChange(t *testing.T) {
 	if n := len(before.Entry(grab).Frontends); n != 2 {
 		t.Fatalf("%d frontends, want 2", n)
 	}
-	node.NodeAddrs = service.NewAddrSet(joins)
+	facts.NodeAddrs = service.NewAddrSet(joins)
 	l.build()
 	if e := l.table.Entry(grab); len(e.Frontends) != 1 || len(e.Problems) != 1 {
 		t.Errorf("%d frontends, problems %v; want the ClusterIP's and one problem", len(e.Frontends), e.Problems)
@@ -41,7 +41,7 @@ func TestNodeAddressesChange(t *testing.T) {
 	if l.table.Entry(other) != before.Entry(other) {
 		t.Error("a Service without external addresses was compiled again")
 	}
-	node.NodeAddrs = nil
+	facts.NodeAddrs = nil
 	l.build()
 	if n := len(l.table.Entry(grab).Frontends); n != 2 {
 		t.Errorf("%d frontends after the node left, want 2", n)
@@ -51,8 +51,8 @@ func TestNodeAddressesChange(t *testing.T) {
 // What peers declare dead is left out of the Services that have endpoints there, and no other
 // Service is compiled again.
 func TestDeadNode(t *testing.T) {
-	var node service.Node
-	l, a := newBuild(func() service.Node { return node })
+	var facts service.Facts
+	l, a := newBuild(func() service.Facts { return facts })
 	there, elsewhere := a.set(1), a.set(2)
 	endpoint := func(addr, node string) service.SliceEndpoint {
 		return service.SliceEndpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true}
@@ -69,7 +69,7 @@ func TestDeadNode(t *testing.T) {
 		dead []string
 		want int
 	}{{nil, 2}, {[]string{"node-3"}, 1}, {[]string{"node-2", "node-3"}, 2}, {[]string{"node-3", "node-9"}, 1}, {nil, 2}} {
-		node.Dead = step.dead
+		facts.Dead = step.dead
 		if l.build(); endpoints() != step.want {
 			t.Errorf("%d endpoints where %v are dead, want %d", endpoints(), step.dead, step.want)
 		}
@@ -92,7 +92,7 @@ func (c countedReads) Slices(n api.Name) []*service.Slice {
 
 // A pass reads the objects of a Service once.
 func TestReadsOnce(t *testing.T) {
-	l, a := newBuild(func() service.Node { return service.Node{} })
+	l, a := newBuild(func() service.Facts { return service.Facts{} })
 	c := countedReads{a, map[api.Name]int{}}
 	l.cfg.Source = c
 	for pass := range 2 {

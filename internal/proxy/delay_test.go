@@ -157,7 +157,7 @@ func newCrowd(t testing.TB, mode string) *crowd {
 	c := &crowd{fakeSource: newAPI(), kernel: &counter{Datapath: real}}
 	c.Loop = New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: c.fakeSource, Datapath: c.kernel,
-		View:    func() service.Node { return service.Node{Name: "n", Limits: limitsOf(mode)} },
+		Facts:   func() service.Facts { return service.Facts{Node: service.Node{Name: "n", Limits: limitsOf(mode)}} },
 		Health:  newHealth(),
 		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: mode}),
 		Flows:   flow.New(flow.Config{Log: slog.New(slog.DiscardHandler)}),

@@ -30,7 +30,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 		}
 		t.Cleanup(dp.Close)
 		loop := New(Config{
-			Log: log, Source: a, Datapath: dp, View: func() service.Node { return service.Node{Name: "n"} }, EmptyAfter: bound,
+			Log: log, Source: a, Datapath: dp, Facts: func() service.Facts { return service.Facts{Node: service.Node{Name: "n"}} }, EmptyAfter: bound,
 			Flows: flow.New(flow.Config{Log: log}), Health: newHealth(),
 			Metrics: NewMetrics(MetricsConfig{Registry: registry, Mode: "nftables"}),
 			Event:   func(_ api.Name, p api.Problem) { events = append(events, p.Reason) },

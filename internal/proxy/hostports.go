@@ -35,7 +35,7 @@ func (c *compiler) buildHostPorts(all bool) []api.Name {
 		old := before[p.Name]
 		delete(before, p.Name)
 		if old == nil || all || !p.Equal(old) {
-			c.builder.Set(service.CompileHostPod(p, now.Addrs, c.node))
+			c.builder.Set(service.CompileHostPod(p, now.Addrs, c.facts.Node))
 			names = append(names, p.Entry())
 		}
 	}

@@ -123,7 +123,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 		m.compiled(name, service.Compile(&service.Service{
 			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, InternalLocal: true, ExternalLocal: true,
 			Ports: []service.Port{{Proto: api.TCP, Port: 80, NodePort: 30080}},
-		}, []*service.Slice{slice}, service.Node{Name: "here"}))
+		}, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: "here"}}))
 	}
 	expect := func(when string, want float64) {
 		t.Helper()

@@ -30,7 +30,7 @@ import (
 type Source interface {
 	// Synced is closed when all first lists are complete.
 	Synced() <-chan struct{}
-	// Dirty receives when a Service, its endpoints, or the result of View changed.
+	// Dirty receives when a Service, its endpoints, or the result of Config.Facts changed.
 	Dirty() <-chan struct{}
 	// Take returns the names that changed since the last call.
 	Take() []api.Name
@@ -51,17 +51,17 @@ type Health interface {
 	Restored()    // another program had changed the rules, and the loop restores them
 }
 
-// Config configures a Loop. Log, Source, Datapath, View, Health and Metrics are required.
+// Config configures a Loop. Log, Source, Datapath, Facts, Health and Metrics are required.
 type Config struct {
 	Log      *slog.Logger
 	Source   Source
 	Datapath datapath.Datapath
 	// HostPorts has the ports of pods on the node's own addresses; nil: no pod has one.
 	HostPorts HostPorts
-	// View returns the current node, for which tables are compiled.
-	View func() service.Node
-	// Viewed receives when the result of View changed for a reason that Source does not know; nil: never.
-	Viewed <-chan struct{}
+	// Facts returns the current facts, with which tables are compiled.
+	Facts func() service.Facts
+	// FactsChanged receives when the result of Facts changed for a reason that Source does not know; nil: never.
+	FactsChanged <-chan struct{}
 	// Flows ends flows that a change made wrong. The Loop calls all of its methods, except Run. Nil: no flow is ended.
 	Flows *flow.Reconciler
 	// Applied gets each table that the datapath carries; nil: nobody reads it.
@@ -165,7 +165,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue
 		case <-l.cfg.Source.Dirty():
 		case <-l.cfg.HostPorts.Dirty():
-		case <-l.cfg.Viewed:
+		case <-l.cfg.FactsChanged:
 		case <-timer.C:
 		case <-check.C:
 			if l.intact(ctx) {

@@ -163,7 +163,7 @@ func start(t *testing.T, fail func() error) *harness {
 	h.done = dp.done.Load
 	loop := New(Config{
 		Log: command.NewLog(h.log, slog.LevelInfo), Source: h.api, Datapath: dp,
-		View:    func() service.Node { return service.Node{Name: "n"} },
+		Facts:   func() service.Facts { return service.Facts{Node: service.Node{Name: "n"}} },
 		Applied: h.applied, Health: h.health, Metrics: h.metrics, MaxRetry: 200 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

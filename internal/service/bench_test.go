@@ -43,7 +43,7 @@ func someService(i int) *service.Service {
 func BenchmarkHuge(b *testing.B) {
 	svc := someService(1)
 	slices := hugeSlices(svc.Name, 5000)
-	v := service.Node{Name: "node-1", Zone: "a"}
+	v := service.Facts{Node: service.Node{Name: "node-1", Zone: "a"}}
 	builder := service.NewBuilder()
 	builder.Set(service.Compile(svc, slices, v))
 	last := builder.Table(service.Settings{})
@@ -72,7 +72,7 @@ func BenchmarkHugeCompile(b *testing.B) {
 	slices := hugeSlices(svc.Name, 5000)
 	b.ReportAllocs()
 	for b.Loop() {
-		service.Compile(svc, slices, service.Node{Name: "node-1", Zone: "a"})
+		service.Compile(svc, slices, service.Facts{Node: service.Node{Name: "node-1", Zone: "a"}})
 	}
 }
 
@@ -84,7 +84,7 @@ func TestMemory(t *testing.T) {
 		builder := service.NewBuilder()
 		for i := range n {
 			svc := someService(i)
-			builder.Set(service.Compile(svc, hugeSlices(svc.Name, 2), service.Node{Name: "node-1"}))
+			builder.Set(service.Compile(svc, hugeSlices(svc.Name, 2), service.Facts{Node: service.Node{Name: "node-1"}}))
 		}
 		return []any{builder, builder.Table(service.Settings{})}
 	})

@@ -21,16 +21,6 @@ type Entry struct {
 	refused   map[Key]struct{} // endpoints that were left out because they are frontends
 }
 
-// DependsOnAddresses reports whether other NodeAddrs or APIServers may change the result of Compile.
-func (e *Entry) DependsOnAddresses() bool { return e.external || e.loops != nil }
-
-// HasEndpointsOn reports whether the Service has an endpoint on one of the nodes.
-func (e *Entry) HasEndpointsOn(nodes []string) bool {
-	return slices.ContainsFunc(e.slices, func(s *Slice) bool {
-		return slices.ContainsFunc(s.Endpoints, func(p SliceEndpoint) bool { return slices.Contains(nodes, p.Node) })
-	})
-}
-
 // A HealthCheck is the answer of a node to load balancers about one Service.
 type HealthCheck struct {
 	Service api.Name
@@ -41,18 +31,18 @@ type HealthCheck struct {
 	Endpoints4, Endpoints6 int
 }
 
-// Compile returns the Entry of svc on a node. The endpoints of svc are in eps. Compile never fails: parts that make no
-// sense are left out and reported in Entry.Problems.
-func Compile(svc *Service, eps []*Slice, node Node) *Entry { return compile(svc, eps, node, nil) }
+// Compile returns the Entry of svc on the node of facts. The endpoints of svc are in eps. Compile never fails: parts that
+// make no sense are left out and reported in Entry.Problems.
+func Compile(svc *Service, eps []*Slice, facts Facts) *Entry { return compile(svc, eps, facts, nil) }
 
 // compile is Compile without the refused endpoints, which are frontends.
-func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *Entry {
-	c := compilation{svc: svc, node: node, refused: refused, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
+func compile(svc *Service, eps []*Slice, facts Facts, refused map[Key]struct{}) *Entry {
+	c := compilation{svc: svc, facts: facts, refused: refused, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
 	c.entry.Problems = problemsOf(svc, eps)
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
-	if svc.Egress != nil && node.EgressOff {
+	if svc.Egress != nil && facts.EgressOff {
 		c.problem("EgressUnavailable", "annotation fairway.net/egress has no effect: the agents run without --egress-addresses, and its pods leave the cluster with their nodes' addresses [component egress]")
 	}
 	c.entry.external = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
@@ -68,14 +58,14 @@ func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *E
 		}
 		if c.full {
 			c.problem("TooManyFrontends", "the Service has more than %d frontends (ports times addresses); those behind port %d/%v are left out %s",
-				node.Limits.Frontends, ports[i].Port, ports[i].Proto, limitAdvice)
+				facts.Limits.Frontends, ports[i].Port, ports[i].Proto, limitAdvice)
 			break
 		}
 	}
-	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal && !node.Outside {
+	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal && !facts.Outside {
 		h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
 		for _, ip := range c.families() {
-			if n := localReady(eps, node.Name, ip.Is4()); ip.Is4() {
+			if n := localReady(eps, facts.Name, ip.Is4()); ip.Is4() {
 				h.Endpoints4 = n
 			} else {
 				h.Endpoints6 = n
@@ -91,11 +81,11 @@ func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *E
 // algorithm returns the Service's algorithm, or the node's default if the Service names none that this node has.
 func (c *compilation) algorithm() Algorithm {
 	if !c.svc.Balanced {
-		return c.node.Balance
+		return c.facts.Balance
 	}
-	if c.node.Unsupported.Has(c.svc.Balance) {
-		c.problem("BalanceNotSupported", "this node's proxy mode cannot balance by %v; it balances by %v", c.svc.Balance, c.node.Balance)
-		return c.node.Balance
+	if c.facts.Unsupported.Has(c.svc.Balance) {
+		c.problem("BalanceNotSupported", "this node's proxy mode cannot balance by %v; it balances by %v", c.svc.Balance, c.facts.Balance)
+		return c.facts.Balance
 	}
 	return c.svc.Balance
 }
@@ -103,7 +93,7 @@ func (c *compilation) algorithm() Algorithm {
 // A compilation is one run of Compile.
 type compilation struct {
 	svc   *Service
-	node  Node
+	facts Facts
 	entry *Entry
 	// refused are endpoints that are frontends. suspects are endpoints that may be frontends. See loops.
 	refused  map[Key]struct{}
@@ -145,11 +135,11 @@ func usable(a netip.Addr) bool {
 
 // port adds the frontends of one port in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
-	set := categorize(all, p, c.svc, c.node, c.slots)
+	set := categorize(all, p, c.svc, c.facts, c.slots)
 	name := api.PortName{Name: c.svc.Name, Port: p.Name}
 	var retained []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, internal, external *Route) *Frontend {
-		if limit := c.node.Limits.Frontends; limit > 0 && len(c.entry.Frontends) >= limit {
+		if limit := c.facts.Limits.Frontends; limit > 0 && len(c.entry.Frontends) >= limit {
 			c.full = true
 			return &Frontend{}
 		}
@@ -161,14 +151,14 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 		return f
 	}
 
-	if !c.node.Outside {
+	if !c.facts.Outside {
 		in := c.internal(set, ip.Is4())
 		retained = set.retained(in, in)
 		add(ip, p.Port, in, in).ClusterIP = true
 	}
 	internal, external := c.external(set)
 	retained = set.retained(internal, external)
-	if p.NodePort != 0 && !c.node.Outside {
+	if p.NodePort != 0 && !c.facts.Outside {
 		any := netip.IPv6Unspecified()
 		if ip.Is4() {
 			any = netip.IPv4Unspecified()
@@ -190,9 +180,9 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 // would not return through this node.
 func (c *compilation) internal(set choice, is4 bool) *Route {
 	masq := MasqueradeHairpin
-	detect4, detect6 := c.node.Settings.Detect()
+	detect4, detect6 := c.facts.Settings.Detect()
 	switch {
-	case c.node.MasqueradeAll:
+	case c.facts.MasqueradeAll:
 		masq = MasqueradeAll
 	case is4 && detect4, !is4 && detect6:
 		masq = MasqueradeOffCluster
@@ -208,7 +198,7 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 // externalTrafficPolicy: Local keeps the client's address, so packets may go only to pods on this node. Pods and the
 // node itself are internal clients: they use the endpoints of the whole cluster, and the node is masqueraded.
 func (c *compilation) external(set choice) (internal, external *Route) {
-	if c.node.Outside {
+	if c.facts.Outside {
 		return c.outside(set)
 	}
 	if !c.svc.ExternalLocal {

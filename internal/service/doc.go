@@ -3,11 +3,11 @@
 //
 //	Service ─┐
 //	Slices  ─┼─ Compile ─→ Entry ─→ Builder.Set ─→ *Table ─→ a datapath's Sync
-//	Node ────┘  (pure)      one      (who owns an    (immutable)    │
+//	Facts ───┘  (pure)      one      (who owns an    (immutable)    │
 //	                      Service     address)          └── Diff ───┘
 //
 //	Lookup(Table, Packet) ─→ Decision: the action for a packet, and the reason
-//	Explain(Service, Slices, Node) ─→ an Explanation for each endpoint: used, or the reason why not
+//	Explain(Service, Slices, Facts) ─→ an Explanation for each endpoint: used, or the reason why not
 //
 // The package encapsulates the rules of kube-proxy: the endpoints that a node may use, the answer if there are none, the
 // packets that are masqueraded. A Table has only results. A datapath therefore needs no condition about policy; if it

@@ -22,7 +22,7 @@ func TestEgressOff(t *testing.T) {
 	} {
 		svc := &service.Service{Name: api.Name{Namespace: "shop", Name: "out"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, Egress: test.egress}
 		var got []string
-		for _, p := range service.Compile(svc, nil, service.Node{EgressOff: test.off}).Problems {
+		for _, p := range service.Compile(svc, nil, service.Facts{Node: service.Node{EgressOff: test.off}}).Problems {
 			got = append(got, p.Reason)
 		}
 		if strings.Join(got, " ") != test.want {

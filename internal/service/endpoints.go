@@ -28,7 +28,7 @@ func (c *compilation) collect(p Port, from []run, is4 bool, onRejected func(cand
 		run := make([]candidate, 0, len(s.Endpoints))
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			at := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == c.node.Name}, e}
+			at := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == c.facts.Name}, e}
 			why := e.noCandidate(port, is4)
 			if why == Used && c.loop(Key{at.Addr, p.Proto}, s, i) {
 				why = IsFrontend
@@ -159,9 +159,9 @@ type choice struct {
 
 // categorize applies readiness, topology and the fallback to terminating endpoints. A list has at most that many slots;
 // 0: no limit.
-func categorize(all []candidate, p Port, svc *Service, node Node, slots int) choice {
-	set := choice{all: all, keeps: keeps(p, svc, node.deadTo(all)), any: slices.ContainsFunc(all, candidate.answers)}
-	set.cluster = policyCluster(all, svc, node).pick(all)
+func categorize(all []candidate, p Port, svc *Service, facts Facts, slots int) choice {
+	set := choice{all: all, keeps: keeps(p, svc, facts.deadTo(all)), any: slices.ContainsFunc(all, candidate.answers)}
+	set.cluster = policyCluster(all, svc, facts).pick(all)
 	if svc.InternalLocal || svc.ExternalLocal {
 		set.local = policyLocal(all, svc).pick(all)
 	}

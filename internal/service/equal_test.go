@@ -26,7 +26,7 @@ func TestDiffPolicyLocalWithAffinity(t *testing.T) {
 		o := svc
 		o.Affinity, o.InternalLocal = affinity, local
 		b := service.NewBuilder()
-		b.Set(service.Compile(&o, []*service.Slice{slice}, service.Node{Name: "node-1"}))
+		b.Set(service.Compile(&o, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: "node-1"}}))
 		return b.Table(service.Settings{})
 	}
 	changes := service.Diff(table(svc.Affinity, false), table(svc.Affinity, true))
@@ -79,33 +79,57 @@ func TestEqualComparesEveryField(t *testing.T) {
 	}
 }
 
-// Every field of a Node makes every Service be compiled again; of Settings only whether
-// the node can tell pods from others.
-func TestCompilesLikeComparesEveryField(t *testing.T) {
-	fill := func() *service.Node {
-		return &service.Node{
+// A change of any field of Facts affects a Service with external addresses and an endpoint on the dead node. NodeAddrs
+// and APIServers do not affect Services without external addresses. Dead does not affect Services without endpoints
+// there. Of Settings the test changes only whether the node can tell pods from other clients.
+func TestFactsChangeComparesEveryField(t *testing.T) {
+	fill := func() *service.Facts {
+		return &service.Facts{Dead: []string{"node-3"}, Node: service.Node{
 			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
-			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, EgressOff: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Dead: []string{"node-3"},
+			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, EgressOff: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 			Limits: service.DefaultLimits(), NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
 			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
-		}
+		}}
 	}
-	typ := reflect.TypeFor[service.Node]()
-	for i := range typ.NumField() {
-		a, b := fill(), fill()
-		same := func() bool { return a.CompilesLike(*b) && a.RefusesLike(*b) && len(a.DeadUnlike(*b)) == 0 }
-		if !same() {
-			t.Fatal("two nodes filled alike differ")
+	entry := func(node string, external ...netip.Addr) *service.Entry {
+		svc := &service.Service{Name: api.Name{Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, ExternalIPs: external}
+		slice := &service.Slice{Service: svc.Name, Endpoints: []service.SliceEndpoint{{Addr: netip.MustParseAddr("10.244.3.5"), Node: node}}}
+		return service.Compile(svc, []*service.Slice{slice}, *fill())
+	}
+	external, inside, elsewhere := entry("node-3", netip.MustParseAddr("192.0.2.1")), entry("node-3"), entry("node-2")
+	affects := func(a, b *service.Facts, e *service.Entry) bool {
+		there, back := a.ChangeFrom(*b), b.ChangeFrom(*a)
+		if there.Affects(e) != back.Affects(e) || there.Affects(e) && !there.Any() || there.All() != back.All() || there.All() && !there.Affects(e) {
+			t.Errorf("%+v and %+v contradict each other", there, back)
 		}
-		if field := reflect.ValueOf(b).Elem().Field(i); typ.Field(i).Name == "Settings" {
+		return there.Affects(e)
+	}
+	if change := fill().ChangeFrom(*fill()); change.Any() || affects(fill(), fill(), external) {
+		t.Fatal("two Facts filled alike differ")
+	}
+	typ := reflect.TypeFor[service.Facts]()
+	fields := append(reflect.VisibleFields(typ.Field(0).Type), typ.Field(1))
+	if typ.NumField() != 2 || fields[len(fields)-1].Name != "Dead" {
+		t.Fatalf("%v has other fields than Node and Dead: add them to the test", typ)
+	}
+	for _, f := range fields {
+		a, b := fill(), fill()
+		if field := reflect.ValueOf(b).Elem().FieldByName(f.Name); f.Name == "Settings" {
 			b.Settings.Pods = nil
 		} else if field.IsZero() {
-			t.Fatalf("%s: give it a value in the test", typ.Field(i).Name)
+			t.Fatalf("%s: give it a value in the test", f.Name)
 		} else {
-			mutate(t, typ.Field(i).Name, field)
+			mutate(t, f.Name, field)
 		}
-		if same() {
-			t.Errorf("%s makes no difference", typ.Field(i).Name)
+		addresses := f.Name == "NodeAddrs" || f.Name == "APIServers"
+		if !affects(a, b, external) {
+			t.Errorf("%s makes no difference", f.Name)
+		}
+		if got := affects(a, b, inside); got == addresses {
+			t.Errorf("%s affects a Service without external addresses: %v", f.Name, got)
+		}
+		if got := affects(a, b, elsewhere); got == (addresses || f.Name == "Dead") {
+			t.Errorf("%s affects a Service without endpoints on the dead node: %v", f.Name, got)
 		}
 	}
 }

@@ -37,8 +37,8 @@ func (x Explanation) At(f *Frontend, internal bool) Exclusion {
 // Service, then by address. It is empty for a Service without addresses (headless, ExternalName).
 //
 // entry is the Service's entry in a table. It knows the endpoints that are frontends of other Services.
-func Explain(svc *Service, eps []*Slice, node Node, entry *Entry) []Explanation {
-	c := compilation{svc: svc, node: node, refused: entry.refused, entry: &Entry{}}
+func Explain(svc *Service, eps []*Slice, facts Facts, entry *Entry) []Explanation {
+	c := compilation{svc: svc, facts: facts, refused: entry.refused, entry: &Entry{}}
 	families := c.families()
 	e := explainer{compilation: &c, slices: eps, sources: sourcesOf(eps)}
 	var all []Explanation
@@ -95,12 +95,12 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 		}
 		one(c, why, why, why)
 	})
-	cluster, local := policyCluster(candidates, e.svc, e.node), policyLocal(candidates, e.svc)
+	cluster, local := policyCluster(candidates, e.svc, e.facts), policyLocal(candidates, e.svc)
 	internal, external := cluster, cluster
 	if e.svc.InternalLocal {
 		internal = local
 	}
-	if e.svc.ExternalLocal && !e.node.Outside {
+	if e.svc.ExternalLocal && !e.facts.Outside {
 		external = local
 	}
 	for i := range candidates {

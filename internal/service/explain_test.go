@@ -15,9 +15,9 @@ import (
 
 // checkExplain compares what Explain says of a Service with what Compile makes of it: the
 // endpoints that are Used are the routes', and every endpoint is explained once per port.
-func checkExplain(svc *service.Service, eps []*service.Slice, node service.Node) error {
-	entry := service.Compile(svc, eps, node)
-	all := service.Explain(svc, eps, node, entry)
+func checkExplain(svc *service.Service, eps []*service.Slice, facts service.Facts) error {
+	entry := service.Compile(svc, eps, facts)
+	all := service.Explain(svc, eps, facts, entry)
 	ports := map[api.PortName]bool{}
 	for _, f := range entry.Frontends {
 		ports[f.Service] = true
@@ -56,7 +56,7 @@ func TestExplainOrders(t *testing.T) {
 	for _, s := range scenarios(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			for name, events := range s.Orders(rng) {
-				state := scenario.NewState(s.Node)
+				state := scenario.NewState(s.Facts)
 				for i, e := range events {
 					state.Apply(e)
 					if !e.Flush && i < len(events)-1 {
@@ -76,7 +76,7 @@ func TestExplainRandom(t *testing.T) {
 	for range 40 {
 		rng := rand.New(rand.NewPCG(rng.Uint64(), 0))
 		gen := scenario.NewRandom(rng)
-		state := scenario.NewState(gen.Node())
+		state := scenario.NewState(gen.Facts())
 		for range 60 {
 			state.Apply(gen.Event())
 			if err := state.Each(checkExplain); err != nil {
@@ -125,11 +125,11 @@ func TestExplainReasons(t *testing.T) {
 		{weighted, http, []ep{with(ready(2, ""), func(e *ep) { e.HasWeight = true })}, service.Used},
 	} {
 		slice := &service.Slice{Name: name, Service: name, Ports: c.ports, Endpoints: c.endpoints}
-		node := service.Node{Name: "node-1", Zone: "a"}
-		if err := checkExplain(&c.svc, []*service.Slice{slice}, node); err != nil {
+		facts := service.Facts{Node: service.Node{Name: "node-1", Zone: "a"}}
+		if err := checkExplain(&c.svc, []*service.Slice{slice}, facts); err != nil {
 			t.Error(err)
 		}
-		all := service.Explain(&c.svc, []*service.Slice{slice}, node, &service.Entry{})
+		all := service.Explain(&c.svc, []*service.Slice{slice}, facts, &service.Entry{})
 		if last := all[len(all)-1]; last.External != c.want || last.Slice != name || last.Node != c.endpoints[len(c.endpoints)-1].Node {
 			t.Errorf("%+v: %+v, want %q", c.endpoints, last, c.want)
 		}

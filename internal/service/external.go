@@ -23,7 +23,7 @@ func (c *compilation) externalAddresses() {
 				continue
 			}
 			seen[a] = true
-			why := c.node.refuses(a)
+			why := c.facts.refuses(a)
 			if why == ofNode && hosts {
 				c.onHosts[a], why = true, notRefused
 			}
@@ -31,7 +31,7 @@ func (c *compilation) externalAddresses() {
 				refused[why] = append(refused[why], a)
 				continue
 			}
-			if count++; exceeds(count, c.node.Limits.ExternalAddresses) {
+			if count++; exceeds(count, c.facts.Limits.ExternalAddresses) {
 				continue
 			}
 			list[a.Is4()] = append(list[a.Is4()], a)
@@ -44,13 +44,13 @@ func (c *compilation) externalAddresses() {
 	}
 	into(c.balancers, c.svc.BalancerIPs, "load balancer addresses", len(c.svc.CheckedPorts) > 0)
 	switch {
-	case c.node.Outside || len(c.svc.ExternalIPs) == 0:
-	case c.node.RefuseExternalIPs:
+	case c.facts.Outside || len(c.svc.ExternalIPs) == 0:
+	case c.facts.RefuseExternalIPs:
 		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out [use type LoadBalancer or NodePort]")
 	default:
 		into(c.externals, c.svc.ExternalIPs, "externalIPs", false)
 	}
-	if limit := c.node.Limits.ExternalAddresses; exceeds(count, limit) {
+	if limit := c.facts.Limits.ExternalAddresses; exceeds(count, limit) {
 		c.problem("TooManyExternalAddresses", "%d addresses for clients outside the cluster are more than %d; the others are left out %s", count, limit, limitAdvice)
 	}
 }
@@ -67,7 +67,7 @@ func (c *compilation) checkedPort(a netip.Addr, p Port) bool {
 func (c *compilation) sourceRanges(ports int) {
 	c.sources = map[netip.Addr][]netip.Prefix{}
 	for is4, vips := range c.balancers {
-		limit := c.node.Limits.SourceRanges
+		limit := c.facts.Limits.SourceRanges
 		if total := len(c.svc.Sources) * len(vips) * ports; exceeds(total, limit) {
 			c.problem("TooManySourceRanges", "%d loadBalancerSourceRanges for each of %d load balancer frontends are more than %d in all; no client may use them %s",
 				len(c.svc.Sources), len(vips)*ports, limit, limitAdvice)
@@ -76,9 +76,9 @@ func (c *compilation) sourceRanges(ports int) {
 			}
 			continue
 		}
-		primary := c.node.Primary6
+		primary := c.facts.Primary6
 		if is4 {
-			primary = c.node.Primary4
+			primary = c.facts.Primary4
 		}
 		ranges := c.rangesOf(is4)
 		own := anyContains(ranges, primary)

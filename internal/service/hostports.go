@@ -55,7 +55,7 @@ func (p *HostPod) Equal(o *HostPod) bool {
 // CompileHostPod returns the Entry of a pod with host ports. It keeps the client's address, like the reference plugin
 // portmap. This works because the pod's replies pass this node.
 func CompileHostPod(p *HostPod, own AddrSet, node Node) *Entry {
-	c := compilation{node: node, entry: &Entry{Name: p.Entry(), Created: p.Created}}
+	c := compilation{facts: Facts{Node: node}, entry: &Entry{Name: p.Entry(), Created: p.Created}}
 	for _, port := range p.Ports {
 		c.hostPort(p, port, own)
 	}
@@ -73,7 +73,7 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 	}
 	if asked.IsValid() && !asked.IsUnspecified() {
 		if !own.Has(asked) {
-			c.problem("HostIPNotOnNode", "hostIP %v is not an address of node %s; port %d/%v is left out [use an address of the node, or none]", asked, c.node.Name, port.Port, port.Proto)
+			c.problem("HostIPNotOnNode", "hostIP %v is not an address of node %s; port %d/%v is left out [use an address of the node, or none]", asked, c.facts.Name, port.Port, port.Proto)
 			return
 		}
 		at = AddrSet{asked}
@@ -87,8 +87,8 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 		if i < 0 {
 			continue // the pod has no address of this family
 		}
-		if exceeds(len(c.entry.Frontends)+1, c.node.Limits.Frontends) {
-			c.problem("TooManyFrontends", "the pod has more than %d host ports times addresses; the others are left out %s", c.node.Limits.Frontends, limitAdvice)
+		if exceeds(len(c.entry.Frontends)+1, c.facts.Limits.Frontends) {
+			c.problem("TooManyFrontends", "the pod has more than %d host ports times addresses; the others are left out %s", c.facts.Limits.Frontends, limitAdvice)
 			return
 		}
 		r := &Route{Endpoints: []Endpoint{{Addr: netip.AddrPortFrom(p.Addrs[i], port.To), Local: true}}, Local: true}

@@ -2,7 +2,6 @@ package service
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
@@ -98,66 +97,6 @@ type SliceEndpoint struct {
 	HasWeight bool
 	// NodeHints and ZoneHints name the nodes and zones that should use the endpoint.
 	NodeHints, ZoneHints []string
-}
-
-// A Node has all facts that a Table depends on, besides the Services and their endpoints.
-type Node struct {
-	Name string // the node's name, as in SliceEndpoint.Node
-	Zone string // its label topology.kubernetes.io/zone; empty: none
-	// Settings are the facts for the datapath. Settings.Detect says whether the node can tell pods from other clients;
-	// this decides whether traffic from outside the cluster to ClusterIPs is masqueraded.
-	Settings Settings
-	// Primary4 and Primary6 are the node's own addresses. If one lies in a Service's Sources, the load balancer's
-	// address also counts as a source, because packets of the node itself carry that address.
-	Primary4, Primary6 netip.Addr
-	// Balance is the default algorithm. Unsupported are the algorithms that the node's datapath does not have.
-	Balance     Algorithm
-	Unsupported Algorithms
-	// NodeAddrs are the known addresses of nodes, this node included. APIServers are the known addresses of the API
-	// server. No Service may have one of them for clients outside the cluster, nor an address in Settings.ServiceCIDRs.
-	NodeAddrs, APIServers AddrSet
-	// Dead are the nodes that their peers declare dead, sorted: see selection.
-	Dead              []string
-	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	EgressOff         bool // no pod leaves the cluster with a Service's address
-	Limits            Limits
-	MasqueradeAll     bool // masquerade all clients of ClusterIPs; outside the cluster: all clients
-	// Outside says that the machine is a load balancer in front of the cluster, not a node. It has only load balancers'
-	// addresses that lie in Balances. Its Settings.ServiceCIDRs are those parts of Balances that are not on a local
-	// interface.
-	Outside  bool
-	Balances []netip.Prefix
-}
-
-// CompilesLike reports whether Compile gives the same results for n and o. If not, every Service must be compiled
-// again. Of the Settings only Detect and ServiceCIDRs count. RefusesLike compares NodeAddrs and APIServers, DeadUnlike
-// compares Dead.
-func (n Node) CompilesLike(o Node) bool {
-	n4, n6 := n.Settings.Detect()
-	o4, o6 := o.Settings.Detect()
-	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 && samePrefixes(n.Settings.ServiceCIDRs, o.Settings.ServiceCIDRs) &&
-		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
-		n.RefuseExternalIPs == o.RefuseExternalIPs && n.EgressOff == o.EgressOff && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll &&
-		n.Outside == o.Outside && samePrefixes(n.Balances, o.Balances)
-}
-
-// RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, every Service whose Entry
-// DependsOnAddresses must be compiled again.
-func (n Node) RefusesLike(o Node) bool {
-	return slices.Equal(n.NodeAddrs, o.NodeAddrs) && slices.Equal(n.APIServers, o.APIServers)
-}
-
-// DeadUnlike returns the nodes that are Dead for only one of n and o. Every Service with endpoints there must be
-// compiled again.
-func (n Node) DeadUnlike(o Node) (names []string) {
-	for _, one := range [2][2][]string{{n.Dead, o.Dead}, {o.Dead, n.Dead}} {
-		for _, name := range one[0] {
-			if !slices.Contains(one[1], name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }
 
 // Changes counts the changes of objects so far, and the pending changes, which no table has yet.

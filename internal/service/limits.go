@@ -81,7 +81,7 @@ func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 	for _, s := range eps {
 		total += len(s.Endpoints)
 	}
-	most, limit := total, c.node.Limits.Endpoints
+	most, limit := total, c.facts.Limits.Endpoints
 	if exceeds(total*n, limit) {
 		most = max(limit/n, 1)
 		c.problem("TooManyEndpoints", "%d endpoints for each of %d ports are more than %d in all; %d of them count %s", total, n, limit, most, limitAdvice)
@@ -104,7 +104,7 @@ func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 		for i, s := range eps {
 			for k := range s.Endpoints {
 				e := &s.Endpoints[k]
-				if !chosen[i][k] && e.rank(c.node.Name) == rank && left[e.Addr.Is4()] > 0 {
+				if !chosen[i][k] && e.rank(c.facts.Name) == rank && left[e.Addr.Is4()] > 0 {
 					chosen[i][k] = true
 					left[e.Addr.Is4()]--
 				}

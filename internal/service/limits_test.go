@@ -66,12 +66,12 @@ func TestLimits(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			node := service.Node{Name: "node-1", Limits: limits}
+			facts := service.Facts{Node: service.Node{Name: "node-1", Limits: limits}}
 			if name == "no limit at all" {
-				node.Limits = service.Limits{}
+				facts.Limits = service.Limits{}
 			}
 			eps := portSlices(test.svc, test.endpoints)
-			e := service.Compile(test.svc, eps, node)
+			e := service.Compile(test.svc, eps, facts)
 			var reasons []string
 			for _, p := range e.Problems {
 				reasons = append(reasons, p.Reason)
@@ -96,7 +96,7 @@ func TestLimits(t *testing.T) {
 				}
 			}
 			slices.Reverse(eps)
-			again := service.Compile(test.svc, eps, node)
+			again := service.Compile(test.svc, eps, facts)
 			if !slices.EqualFunc(e.Frontends, again.Frontends, (*service.Frontend).Equal) || !slices.Equal(e.Problems, again.Problems) {
 				t.Error("the order of slices makes a difference")
 			}
@@ -124,7 +124,7 @@ func TestNamespaceLimit(t *testing.T) {
 				b.Delete(svc.Name)
 				delete(all, svc.Name)
 			} else {
-				all[svc.Name] = service.Compile(svc, nil, service.Node{})
+				all[svc.Name] = service.Compile(svc, nil, service.Facts{})
 				b.Set(all[svc.Name])
 			}
 			if rng.IntN(3) == 0 {

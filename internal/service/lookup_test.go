@@ -123,11 +123,11 @@ func FuzzLookup(f *testing.F) {
 func checkLookupRandom(t *testing.T, rng *rand.Rand) {
 	t.Helper()
 	gen := scenario.NewRandom(rng)
-	node := gen.Node()
+	facts := gen.Facts()
 	if rng.IntN(3) == 0 {
-		node.Settings.PodInterfaces = []string{"veth*"}
+		facts.Settings.PodInterfaces = []string{"veth*"}
 	}
-	state := scenario.NewState(node)
+	state := scenario.NewState(facts)
 	for range 60 {
 		state.Apply(gen.Event())
 	}

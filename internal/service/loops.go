@@ -30,7 +30,7 @@ type loops struct {
 // suspects.
 func (c *compilation) loop(at Key, s *Slice, i int) bool {
 	addr := at.Addr.Addr()
-	if anyContains(c.node.Settings.ServiceCIDRs, addr) {
+	if anyContains(c.facts.Settings.ServiceCIDRs, addr) {
 		return true
 	}
 	if _, ok := c.refused[at]; ok {
@@ -45,9 +45,9 @@ func (c *compilation) loop(at Key, s *Slice, i int) bool {
 // suspicious reports whether an endpoint at an address can be a frontend: the address is a node's, or lies outside of
 // the known pod ranges.
 func (c *compilation) suspicious(a netip.Addr) bool {
-	pods := c.node.Settings.Pods
+	pods := c.facts.Settings.Pods
 	known := slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
-	return known && !anyContains(pods, a) || c.node.NodeAddrs.Has(a)
+	return known && !anyContains(pods, a) || c.facts.NodeAddrs.Has(a)
 }
 
 // loops reports the endpoints that were left out, and gives the suspects to the Builder.
@@ -58,7 +58,7 @@ func (c *compilation) loops(eps []*Slice) {
 	}
 	for _, s := range eps {
 		for i := range s.Endpoints {
-			if a := s.Endpoints[i].Addr; anyContains(c.node.Settings.ServiceCIDRs, a) {
+			if a := s.Endpoints[i].Addr; anyContains(c.facts.Settings.ServiceCIDRs, a) {
 				leftOut = append(leftOut, a.String())
 			}
 		}
@@ -72,12 +72,12 @@ func (c *compilation) loops(eps []*Slice) {
 		c.problem("EndpointRefused", "endpoints %q%s are left out: they are addresses of Services, to which packets would come back [name the pods, or use a selector]", leftOut, more)
 	}
 	if len(c.suspects) > 0 && c.refused == nil {
-		svc, node := c.svc, c.node
+		svc, facts := c.svc, c.facts
 		slices.SortFunc(c.suspects, Key.Compare)
 		c.entry.loops = &loops{
-			nodes:    node.NodeAddrs,
+			nodes:    facts.NodeAddrs,
 			suspects: slices.Compact(c.suspects),
-			again:    func(refused map[Key]struct{}) *Entry { return compile(svc, eps, node, refused) },
+			again:    func(refused map[Key]struct{}) *Entry { return compile(svc, eps, facts, refused) },
 		}
 	}
 }

@@ -33,10 +33,10 @@ func TestEndpointsThatAreFrontends(t *testing.T) {
 	external := func(s *service.Service) { s.ExternalIPs = []netip.Addr{addr("203.0.113.7")} }
 	balancer := func(s *service.Service) { s.BalancerIPs = []netip.Addr{addr("203.0.113.7")} }
 	nothing := func(*service.Service) {}
-	node := service.Node{
+	facts := service.Facts{Node: service.Node{
 		Name: "node-1", NodeAddrs: service.NewAddrSet(addr("172.18.0.11")),
 		Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
-	}
+	}}
 	for name, test := range map[string]struct {
 		endpoint, pod string
 		other         *service.Service
@@ -55,18 +55,18 @@ func TestEndpointsThatAreFrontends(t *testing.T) {
 			b := service.NewBuilder()
 			check := func(when string, refused bool) {
 				t.Helper()
-				table := b.Table(node.Settings)
+				table := b.Table(facts.Settings)
 				e := table.Entry(victim.Name)
 				if n := len(e.Frontends[0].Internal.Endpoints); (n == 0) != refused || (len(e.Problems) == 1) != refused {
 					t.Errorf("%s: %d endpoints, problems %v", when, n, e.Problems)
 				}
-				for _, x := range service.Explain(victim, slice(test.endpoint, test.pod), node, e) {
+				for _, x := range service.Explain(victim, slice(test.endpoint, test.pod), facts, e) {
 					if (x.Internal == service.IsFrontend) != refused {
 						t.Errorf("%s: explained as %v", when, x.Internal)
 					}
 				}
 			}
-			set := func(svc *service.Service, eps []*service.Slice) { b.Set(service.Compile(svc, eps, node)) }
+			set := func(svc *service.Service, eps []*service.Slice) { b.Set(service.Compile(svc, eps, facts)) }
 			set(victim, slice(test.endpoint, test.pod))
 			check("alone", false)
 			set(test.other, nil)

@@ -348,8 +348,8 @@ func checkModel(t *testing.T, rng *rand.Rand, events int) {
 	t.Helper()
 	r := scenario.NewRandom(rng)
 	r.Algorithms = algorithms(rng)
-	node := r.Node()
-	w, state, shadow := newWorld(node), scenario.NewState(node), newShadow(t)
+	facts := r.Facts()
+	w, state, shadow := newWorld(facts.Node), scenario.NewState(facts), newShadow(t)
 	for i := range events {
 		e := r.Event()
 		w.apply(e)
@@ -370,7 +370,7 @@ func checkModel(t *testing.T, rng *rand.Rand, events int) {
 		if n != len(want) {
 			t.Fatalf("event %d: %d frontends, want %d\n%s", i, n, len(want), got)
 		}
-		if !got.Settings.Equal(node.Settings) {
+		if !got.Settings.Equal(facts.Settings) {
 			t.Fatalf("event %d: settings %v", i, got.Settings)
 		}
 	}

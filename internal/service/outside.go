@@ -10,8 +10,8 @@ import (
 // A Table can also be compiled for a load balancer in front of the cluster (Node.Outside). It answers only for load
 // balancers' addresses, and sends connections
 //
-//	straight to pods    Compile(svc, its EndpointSlices, node)
-//	to NodePorts        Compile(Instances(svc, nodes), node)
+//	straight to pods    Compile(svc, its EndpointSlices, facts)
+//	to NodePorts        Compile(Instances(svc, nodes), facts)
 //
 // externalTrafficPolicy Local removes no pod there, because no pod is on that machine. With NodePorts it decides which
 // nodes get connections, and the share of each node.
@@ -20,7 +20,7 @@ import (
 // masqueraded, because answers to them would not return to this machine.
 func (c *compilation) outside(set choice) (internal, external *Route) {
 	all := set.route(set.cluster, MasqueradeAll)
-	if c.node.MasqueradeAll || all.Action != Forward {
+	if c.facts.MasqueradeAll || all.Action != Forward {
 		return all, all
 	}
 	return all, set.route(set.cluster, MasqueradeHairpin)

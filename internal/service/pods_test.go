@@ -71,10 +71,10 @@ func TestEntryPod(t *testing.T) {
 		slice([]string{"web-1", "web-2"}, service.SliceEndpoint{Addr: addr(1), Ready: true}, service.SliceEndpoint{Addr: addr(2), Terminating: true}),
 		slice(nil, service.SliceEndpoint{Addr: addr(3), Ready: true}),
 		slice([]string{"web-2-again"}, service.SliceEndpoint{Addr: addr(2)}),
-	}, service.Node{}))
+	}, service.Facts{}))
 	other := *svc
 	other.Name.Name, other.Created, other.Ports = "older", 1, svc.Ports[:1]
-	b.Set(service.Compile(&other, nil, service.Node{}))
+	b.Set(service.Compile(&other, nil, service.Facts{}))
 	table := b.Table(service.Settings{})
 	if n := len(table.Entry(name).Frontends); n != 1 {
 		t.Fatalf("%d frontends are left, want one", n)
@@ -90,7 +90,7 @@ func TestEntryPod(t *testing.T) {
 	if got := fmt.Sprint(table.Entry(name).Pods(addrs)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	only := service.Compile(svc, []*service.Slice{slice([]string{"web-2"}, service.SliceEndpoint{Addr: addr(2), Terminating: true})}, service.Node{})
+	only := service.Compile(svc, []*service.Slice{slice([]string{"web-2"}, service.SliceEndpoint{Addr: addr(2), Terminating: true})}, service.Facts{})
 	if got := fmt.Sprint(only.Pods(addrs[2:3])); got != "[{web-2 true}]" {
 		t.Errorf("terminating: %s", got)
 	}
@@ -112,7 +112,7 @@ func TestRetained(t *testing.T) {
 		slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
 			{Name: "dns", Proto: api.UDP, Port: 5353}, {Name: "tcp", Proto: api.TCP, Port: 5353},
 		}}
-		all := service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}).Frontends
+		all := service.Compile(svc, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: "n"}}).Frontends
 		if len(all) != 4 {
 			t.Fatalf("%d frontends, want 4", len(all))
 		}

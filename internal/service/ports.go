@@ -20,7 +20,7 @@ func (c *compilation) admit() []Port {
 	numbers, nodePorts, names := map[number]string{}, map[number]string{}, map[name]struct{}{}
 	ports := make([]Port, 0, len(c.svc.Ports))
 	for _, p := range c.svc.Ports {
-		if limit := c.node.Limits.Ports; limit > 0 && len(ports) == limit {
+		if limit := c.facts.Limits.Ports; limit > 0 && len(ports) == limit {
 			c.problem("TooManyPorts", "%d ports are more than %d; those behind port %d/%v are left out %s",
 				len(c.svc.Ports), limit, ports[limit-1].Port, ports[limit-1].Proto, limitAdvice)
 			break

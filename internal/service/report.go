@@ -75,13 +75,13 @@ type EndpointReport struct {
 	Reason  string `json:"reason,omitempty"` // why the endpoint is not used
 }
 
-// NewReport reports the actions of a node on packets from the given origins to svc. The endpoints of svc are in eps.
+// NewReport reports the actions of the node of facts on packets from the given origins to svc. The endpoints of svc are in eps.
 // entry is the Service's entry in the node's table, because older Services may have taken some of its addresses.
-func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origin) Report {
-	r := Report{Service: svc.Name.String(), Node: node.Name, Zone: node.Zone, Problems: entry.Problems}
-	all := Explain(svc, eps, node, entry)
+func NewReport(svc *Service, eps []*Slice, facts Facts, entry *Entry, from []Origin) Report {
+	r := Report{Service: svc.Name.String(), Node: facts.Name, Zone: facts.Zone, Problems: entry.Problems}
+	all := Explain(svc, eps, facts, entry)
 	for _, f := range entry.Frontends {
-		one := f.report(node.Settings)
+		one := f.report(facts.Settings)
 		var mine []Explanation
 		for _, x := range all {
 			if x.Service == f.Service && x.Proto == f.Proto && (x.Addr.Addr().Is4() == f.Addr.Addr().Is4() || x.Internal == OtherFamily) {
@@ -89,7 +89,7 @@ func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origi
 			}
 		}
 		for _, o := range from {
-			one.Traffic = append(one.Traffic, f.traffic(o, node.Settings, mine))
+			one.Traffic = append(one.Traffic, f.traffic(o, facts.Settings, mine))
 		}
 		r.Frontends = append(r.Frontends, one)
 	}

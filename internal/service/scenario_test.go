@@ -79,7 +79,7 @@ func TestOrders(t *testing.T) {
 			want := s.Table()
 			for name, events := range s.Orders(rng) {
 				orders++
-				state := scenario.NewState(s.Node)
+				state := scenario.NewState(s.Facts)
 				shadow := newShadow(t)
 				for _, e := range events {
 					state.Apply(e)

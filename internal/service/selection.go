@@ -66,17 +66,17 @@ type selection struct {
 	here     string    // the node or zone that the hints must name
 }
 
-func policyCluster(all []candidate, svc *Service, n Node) selection {
-	s := selection{dead: n.deadTo(all)}
+func policyCluster(all []candidate, svc *Service, f Facts) selection {
+	s := selection{dead: f.deadTo(all)}
 	s.fallback = !slices.ContainsFunc(all, s.ready)
 	// Try node hints, then zone hints. hinted reads hintKind.
-	if s.hintKind = HintOtherNode; !s.hinted(all, n.Name) {
-		if s.hintKind = HintOtherZone; !s.hinted(all, n.Zone) {
+	if s.hintKind = HintOtherNode; !s.hinted(all, f.Name) {
+		if s.hintKind = HintOtherZone; !s.hinted(all, f.Zone) {
 			s.hintKind = Used
 		}
 	}
-	if s.here = n.Name; s.hintKind == HintOtherZone {
-		s.here = n.Zone
+	if s.here = f.Name; s.hintKind == HintOtherZone {
+		s.here = f.Zone
 	}
 	return s.weighted(all, svc)
 }
@@ -122,13 +122,13 @@ func (s *selection) onDead(c *candidate) bool {
 
 // deadTo returns the dead nodes, because their endpoints are left out. It returns none if no other endpoint could
 // answer.
-func (n Node) deadTo(all []candidate) []string {
-	if len(n.Dead) == 0 {
+func (f Facts) deadTo(all []candidate) []string {
+	if len(f.Dead) == 0 {
 		return nil
 	}
-	s := selection{dead: n.Dead}
+	s := selection{dead: f.Dead}
 	if slices.ContainsFunc(all, func(c candidate) bool { return c.answers() && !s.onDead(&c) }) {
-		return n.Dead
+		return f.Dead
 	}
 	return nil
 }

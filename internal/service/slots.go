@@ -36,7 +36,7 @@ func (c *compilation) countLists(ports []Port) (lists int) {
 		}
 		lists = max(lists, len(ports)+outside)
 	}
-	if limit := c.node.Limits.Frontends; limit > 0 {
+	if limit := c.facts.Limits.Frontends; limit > 0 {
 		lists = min(lists, 2*limit)
 	}
 	return max(lists, 1)
@@ -44,7 +44,7 @@ func (c *compilation) countLists(ports []Port) (lists int) {
 
 // limitSlots sets the limit of slots for each list. It returns the number of endpoints that may count.
 func (c *compilation) limitSlots(endpoints int) int {
-	limit := c.node.Limits.Slots
+	limit := c.facts.Limits.Slots
 	if limit == 0 {
 		return endpoints
 	}
@@ -54,7 +54,7 @@ func (c *compilation) limitSlots(endpoints int) int {
 		endpoints = c.slots
 	}
 	if c.balance == Maglev && MaglevSlots(endpoints) > c.slots {
-		if c.balance = SourceHash; c.node.Unsupported.Has(SourceHash) {
+		if c.balance = SourceHash; c.facts.Unsupported.Has(SourceHash) {
 			c.balance = Random
 		}
 		c.problem("TooManySlots", "Maglev's table of %d endpoints has %d slots, and each of the Service's %d lists may have %d; it is balanced by %v %s",

@@ -10,7 +10,7 @@ import (
 // Slots are bounded, not endpoints alone: weights, Maglev's tables and addresses multiply them, and a
 // mode in the kernel has an element for each.
 func TestSlotsAreLimited(t *testing.T) {
-	node := service.Node{Limits: service.DefaultLimits()}
+	facts := service.Facts{Node: service.Node{Limits: service.DefaultLimits()}}
 	tests := map[string]struct {
 		ports, externals, endpoints int
 		change                      func(*service.Service, []*service.Slice)
@@ -40,7 +40,7 @@ func TestSlotsAreLimited(t *testing.T) {
 			if test.change != nil {
 				test.change(svc, eps)
 			}
-			e := service.Compile(svc, eps, node)
+			e := service.Compile(svc, eps, facts)
 			var reasons []string
 			for _, p := range e.Problems {
 				reasons = append(reasons, p.Reason)

@@ -298,7 +298,7 @@ func (o *oracle) table(in objects, zone string) *service.Table {
 	if o.config.pods != nil {
 		view.Settings.Pods, view.Settings.PodInterfaces = o.config.pods, nil
 	}
-	state := scenario.NewState(view)
+	state := scenario.NewState(service.Facts{Node: view})
 	for _, obj := range in {
 		switch obj := obj.(type) {
 		case *corev1.Service:

@@ -135,7 +135,7 @@ func (a *agent) run(ctx context.Context) error {
 	nodes := nodes{store.SubscribeNodes("pod network"), store}
 	peers := liveness.NewFollower()
 	registry := command.NewRegistry(store, NewDeadNodes(peers))
-	view := withDead(a.cfg.View(store, unsupported), peers)
+	view := a.cfg.View(store, unsupported)
 	says.store = store
 	a.published.set(says)
 	checks := health.NewNodePortChecks(health.NodePortConfig{Log: a.log, State: says.state, Applied: says.applied, Problem: events.Event})
@@ -165,7 +165,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says, events), Datapath: dp, View: view, Viewed: peers.Dirty(),
+			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says, events), Datapath: dp, Facts: facts(view, peers), FactsChanged: peers.Dirty(),
 			Report: events.Report, Event: events.Event, Differs: func(text string) { says.board.Set(status.RulesDiffer, text) }, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})

@@ -7,13 +7,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// withDead adds the dead nodes, as this node's speaker reports them, to view.
-func withDead(view func() service.Node, peers *liveness.Follower) func() service.Node {
-	return func() service.Node {
-		n := view()
-		n.Dead = peers.Dead()
-		return n
-	}
+// facts returns the function that combines the node with the dead nodes, as this node's speaker reports them.
+func facts(view func() service.Node, peers *liveness.Follower) func() service.Facts {
+	return func() service.Facts { return service.Facts{Node: view(), Dead: peers.Dead()} }
 }
 
 // NewDeadNodes returns the metric of dead nodes.

@@ -51,7 +51,7 @@ func (t *Tool) Connection() kube.Connection { return t.as.connection() }
 // Wanted is the table of the API server's objects at one moment, with its inputs.
 type Wanted struct {
 	Table   *service.Table
-	Node    service.Node
+	Facts   service.Facts
 	Objects *kube.Services
 }
 
@@ -80,11 +80,10 @@ func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) 
 		return nil, err
 	}
 	t.Config.Mode = mode.Name // the mode decides the default algorithm
-	node := t.Config.View(store, ^mode.Capabilities.Algorithms)()
-	node.Dead = liveness.Ask(ctx)
+	facts := service.Facts{Node: t.Config.View(store, ^mode.Capabilities.Algorithms)(), Dead: liveness.Ask(ctx)}
 	var ports service.HostPorts
 	if t.Config.ConnectsPods() {
 		ports = t.as.hostPorts().Now()
 	}
-	return &Wanted{Table: objects.Table(node, ports), Node: node, Objects: objects}, nil
+	return &Wanted{Table: objects.Table(facts, ports), Facts: facts, Objects: objects}, nil
 }

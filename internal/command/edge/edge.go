@@ -157,16 +157,16 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	g.Go(func() error { return store.Run(ctx) })
 	source, prober := m.source(ctx, g, cluster, registry)
 	unsupported := ^dp.Info().Capabilities.Algorithms
-	view := func() service.Node {
+	facts := func() service.Facts {
 		nodes, pods := cluster.InCluster()
-		return m.cfg.Node(nodes, pods, edge.OwnAddrs(), unsupported)
+		return service.Facts{Node: m.cfg.Node(nodes, pods, edge.OwnAddrs(), unsupported)}
 	}
 	metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: mode, Changes: cluster.Changes})
 	flows, table := m.flows(ctx, g, dp, metrics)
 	defer table.Close()
 	state, applied := health.NewState(2*edgeMaxRetry), &proxy.Applied{}
 	loop := proxy.New(proxy.Config{
-		Log: m.log, Source: source, Datapath: dp, View: view, Report: edge.NewReporter(m.log), Flows: flows, Applied: applied,
+		Log: m.log, Source: source, Datapath: dp, Facts: facts, Report: edge.NewReporter(m.log), Flows: flows, Applied: applied,
 		Health: state, Metrics: metrics, MaxRetry: edgeMaxRetry, EmptyAfter: edgeEmptyAfter,
 	})
 	g.Go(func() error { return loop.Run(ctx) })

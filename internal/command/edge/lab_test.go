@@ -176,7 +176,7 @@ func (l *edgeLab) listen(h *testnet.Host, at string) (listener net.Listener) {
 // program lets the node's kernel serve the Services' NodePorts.
 func (n *edgeNode) program(t *testing.T, services []*corev1.Service, slice discoveryv1.EndpointSlice) {
 	t.Helper()
-	own := service.Node{Name: n.Name, Settings: service.Settings{NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
+	own := service.Facts{Node: service.Node{Name: n.Name, Settings: service.Settings{NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}}
 	b := service.NewBuilder()
 	for _, svc := range services {
 		s := slice.DeepCopy()

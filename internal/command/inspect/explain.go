@@ -43,7 +43,7 @@ func explain(ctx context.Context, a *agent.Tool, subject, from string) (report e
 	if !ok {
 		return report, fmt.Errorf("there is no Service %v that this proxy serves [is it labelled service.kubernetes.io/service-proxy-name?]", name)
 	}
-	report.Report = service.NewReport(svc, want.Objects.Slices(name), want.Node, want.Table.Entry(name), origins)
+	report.Report = service.NewReport(svc, want.Objects.Slices(name), want.Facts, want.Table.Entry(name), origins)
 	report.addLoopback(a.Config.NodePorts.Loopback)
 	report.Egress, err = a.Egress(want.Objects.Services(), name)
 	return report, err

@@ -102,7 +102,7 @@ func TestReports(t *testing.T) {
 		table := s.Table()
 		var got strings.Builder
 		for _, svc := range s.Services {
-			r := service.NewReport(svc, s.SlicesOf(svc.Name), s.Node, table.Entry(svc.Name), service.Origins())
+			r := service.NewReport(svc, s.SlicesOf(svc.Name), s.Facts, table.Entry(svc.Name), service.Origins())
 			if err := writeReport(&got, r); err != nil {
 				t.Fatal(err)
 			}

@@ -115,7 +115,7 @@ func newDatapath(t *testing.T) *Datapath {
 // would take it, and rendering it again changes nothing.
 func TestRender(t *testing.T) {
 	gen := scenario.NewRandom(rand.New(rand.NewPCG(7, 0)))
-	state := scenario.NewState(gen.Node())
+	state := scenario.NewState(gen.Facts())
 	d, k := newDatapath(t), kernel{}
 	for range 400 {
 		state.Apply(gen.Event())
@@ -226,7 +226,7 @@ func TestAddresses(t *testing.T) {
 			&service.Service{Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})}, Ports: []service.Port{{Name: "http", Proto: api.TCP, Port: 80}}},
 			[]*service.Slice{{Name: name, Service: name, Ports: []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 80}},
 				Endpoints: []service.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Ready: true, Serving: true}}}},
-			service.Node{Name: "node-1"}))
+			service.Facts{Node: service.Node{Name: "node-1"}}))
 	}
 	step(t, d, k, b.Table(service.Settings{}), false)
 	if len(k) != 4 {

@@ -45,7 +45,7 @@ func (r *rack) addPods() (names []string) {
 	}
 	for _, m := range r.nodes {
 		b := service.NewBuilder()
-		b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: m.Name}))
+		b.Set(service.Compile(svc, []*service.Slice{slice}, service.Facts{Node: service.Node{Name: m.Name}}))
 		must(r.t, m.Do(func() error {
 			dp, err := nftables.New(nftables.Config{})
 			if err != nil {

@@ -71,16 +71,16 @@ func compiled(t *testing.T, files map[string]string) string {
 	for _, n := range nodes {
 		addrs = append(addrs, n.Addrs...)
 	}
-	node := cfg.Node(addrs, nil, nil, 0)
+	facts := service.Facts{Node: cfg.Node(addrs, nil, nil, 0)}
 	b := service.NewBuilder()
 	for _, svc := range objects.Services {
 		eps := objects.SlicesOf(svc.Name)
 		if cfg.TargetType == TargetInstance {
 			svc, eps = service.Instances(svc, nodes, func(a netip.Addr) service.ProbeResult { return results[a] })
 		}
-		b.Set(service.Compile(svc, eps, node))
+		b.Set(service.Compile(svc, eps, facts))
 	}
-	table := b.Table(node.Settings)
+	table := b.Table(facts.Settings)
 	var lines []string
 	for e := range table.Entries() {
 		for _, p := range e.Problems {

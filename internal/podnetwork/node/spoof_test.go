@@ -37,16 +37,16 @@ func (m *machine) serveWeb(p *pod, sources []netip.Prefix) {
 			Endpoints: []service.SliceEndpoint{{Addr: addr, Node: m.peer.Name, Ready: true, Serving: true}},
 		})
 	}
-	view := service.Node{Name: m.peer.Name, Settings: service.Settings{Pods: m.peer.PodCIDRs}}
+	facts := service.Facts{Node: service.Node{Name: m.peer.Name, Settings: service.Settings{Pods: m.peer.PodCIDRs}}}
 	builder := service.NewBuilder()
-	builder.Set(service.Compile(svc, eps, view))
+	builder.Set(service.Compile(svc, eps, facts))
 	datapath, err := nftables.New(nftables.Config{})
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(datapath.Close)
 	err = m.do(func() error {
-		_, err := datapath.Sync(m.t.Context(), builder.Table(view.Settings))
+		_, err := datapath.Sync(m.t.Context(), builder.Table(facts.Settings))
 		return err
 	})
 	if err != nil {

@@ -195,14 +195,14 @@ func (s suite) continuity(t testing.TB) {
 func (s suite) faults(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
-	node := gen.Node()
+	facts := gen.Facts()
 	eps := pods(gen)
 	for i, e := range six() {
 		_, eps[service.Key{Addr: e.Addr, Proto: api.TCP}] = scenario.PodAddr(i, true)
 	}
-	r := newRig(t, s, node.Name, eps)
+	r := newRig(t, s, facts.Name, eps)
 	steady := web("steady", "10.96.100.1:80", api.TCP, 0, 1)
-	state := scenario.NewState(node)
+	state := scenario.NewState(facts)
 	with := func() *service.Table {
 		table := state.Table()
 		all := append(table.Sorted(), steady)

@@ -156,7 +156,7 @@ func load() ([]*scenario.Scenario, error) {
 
 func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
 	table := one.Offer(s.offers).Table()
-	r := newRig(t, s, one.Node.Name, one.Endpoints())
+	r := newRig(t, s, one.Facts.Name, one.Endpoints())
 	if err := r.sync(table); err != nil {
 		return err
 	}

@@ -50,18 +50,18 @@ func (s suite) empty(t testing.TB) {
 func (s suite) random(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
-	node := gen.Node()
-	r := newRig(t, s, node.Name, pods(gen))
-	state := scenario.NewState(node)
+	facts := gen.Facts()
+	r := newRig(t, s, facts.Name, pods(gen))
+	state := scenario.NewState(facts)
 	for round := range s.changes / 12 {
 		for step := range 8 {
 			for range 1 + rng.IntN(3) {
 				state.Apply(gen.Event())
 			}
 			if rng.IntN(6) == 0 {
-				changed := node
-				changed.Settings.NodePorts = gen.Node().Settings.NodePorts
-				state.Apply(scenario.Event{Node: &changed})
+				changed := facts
+				changed.Settings.NodePorts = gen.Facts().Settings.NodePorts
+				state.Apply(scenario.Event{Facts: &changed})
 			}
 			if rng.IntN(6) == 0 {
 				r.reopen()
@@ -126,7 +126,7 @@ func bigName(i int) api.Name {
 	return api.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
 }
 
-func bigService(i, round int) (*service.Service, []*service.Slice, service.Node) {
+func bigService(i, round int) (*service.Service, []*service.Slice, service.Facts) {
 	hi, lo := byte(i/256), byte(i%256)
 	s := &service.Service{
 		Name:       bigName(i),
@@ -138,16 +138,16 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Node)
 		addr := netip.AddrFrom4([4]byte{10, 244, byte(n), lo})
 		four.Endpoints = append(four.Endpoints, service.SliceEndpoint{Addr: addr, Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", n)})
 	}
-	return s, []*service.Slice{four}, service.Node{Name: "node-1", Settings: service.Settings{PodInterfaces: []string{"veth*"}}}
+	return s, []*service.Slice{four}, service.Facts{Node: service.Node{Name: "node-1", Settings: service.Settings{PodInterfaces: []string{"veth*"}}}}
 }
 
 // adopt: a new instance finds the rules of another table. It writes only the difference, with an equal result.
 func (s suite) adopt(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
-	node := gen.Node()
-	r := newRig(t, s, node.Name, pods(gen))
-	state := scenario.NewState(node)
+	facts := gen.Facts()
+	r := newRig(t, s, facts.Name, pods(gen))
+	state := scenario.NewState(facts)
 	for range 60 {
 		state.Apply(gen.Event())
 	}

@@ -28,7 +28,7 @@
 //	refuse-external-ips         Node.RefuseExternalIPs
 //	balance rr                  Node.Balance
 //	unsupported rr sh …         Node.Unsupported
-//	dead node-2 …               Node.Dead
+//	dead node-2 …               Facts.Dead
 //	hostport P A,A I:N/T -> M   pod P of this node, with addresses A, has port N, protocol T, on
 //	                            the node's address I, which may be missing; it leads to M
 //	packet from=F to=T -> W     a packet and what becomes of it

@@ -76,7 +76,7 @@ func (s *Scenario) histories(rng *rand.Rand) []history {
 			return out
 		}
 	}
-	elsewhere, here := s.Node, s.Node
+	elsewhere, here := s.Facts, s.Facts
 	elsewhere.Zone, elsewhere.Name, elsewhere.MasqueradeAll = "elsewhere", "another", !here.MasqueradeAll
 	gone := func(e Event) []Event { return []Event{e.deletion()} }
 	other := func(e Event) []Event { return []Event{e.altered(rng)} }
@@ -90,7 +90,7 @@ func (s *Scenario) histories(rng *rand.Rand) []history {
 		{"another before", each(func(e Event) []Event { return []Event{e.altered(rng), e} })},
 		{"all others before", func(events []Event) []Event { return slices.Concat(each(other)(events), events) }},
 		{"from elsewhere before", func(events []Event) []Event {
-			return slices.Concat([]Event{{Node: &elsewhere}}, events, []Event{{Node: &here}})
+			return slices.Concat([]Event{{Facts: &elsewhere}}, events, []Event{{Facts: &here}})
 		}},
 		{"all removed and again", func(events []Event) []Event { return slices.Concat(events, each(gone)(events), events) }},
 	}

@@ -30,7 +30,7 @@ func Parse(data []byte) (*Scenario, error) {
 	if s.Services, s.Slices, err = convert(objects); err != nil {
 		return nil, err
 	}
-	s.Node.Settings.NodePorts = primary()
+	s.Facts.Settings.NodePorts = primary()
 	for i, line := range strings.Split(string(s.archive.Comment), "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		if f := strings.Fields(line); len(f) > 0 {
@@ -39,11 +39,11 @@ func Parse(data []byte) (*Scenario, error) {
 			}
 		}
 	}
-	if s.Node.Name == "" {
+	if s.Facts.Name == "" {
 		return nil, fmt.Errorf(`the line "node NAME" is missing: which node is the table for?`)
 	}
-	s.Node.Primary4, s.Node.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
-	s.Node.NodeAddrs = service.NewAddrSet(World.Node.V4, World.Node.V6)
+	s.Facts.Primary4, s.Facts.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
+	s.Facts.NodeAddrs = service.NewAddrSet(World.Node.V4, World.Node.V6)
 	return s, s.check()
 }
 
@@ -52,33 +52,33 @@ func (s *Scenario) directive(f []string) (err error) {
 	case "node":
 		return s.node(f[1:])
 	case "detect":
-		s.Node.Settings.Pods, err = prefixes(f[1:])
+		s.Facts.Settings.Pods, err = prefixes(f[1:])
 	case "nodeports":
 		switch {
 		case slices.Equal(f[1:], []string{"primary"}):
-			s.Node.Settings.NodePorts = primary()
+			s.Facts.Settings.NodePorts = primary()
 		case slices.Equal(f[1:], []string{"all"}):
-			s.Node.Settings.NodePorts, err = prefixes([]string{"0.0.0.0/0", "::/0"})
+			s.Facts.Settings.NodePorts, err = prefixes([]string{"0.0.0.0/0", "::/0"})
 		default:
-			s.Node.Settings.NodePorts, err = prefixes(f[1:])
+			s.Facts.Settings.NodePorts, err = prefixes(f[1:])
 		}
 	case "pod-interfaces":
-		s.Node.Settings.PodInterfaces = f[1:]
+		s.Facts.Settings.PodInterfaces = f[1:]
 	case "services":
-		s.Node.Settings.ServiceCIDRs, err = prefixes(f[1:])
+		s.Facts.Settings.ServiceCIDRs, err = prefixes(f[1:])
 	case "api-servers":
-		s.Node.APIServers, err = addrs(f[1:])
+		s.Facts.APIServers, err = addrs(f[1:])
 	case "balance", "unsupported":
 		err = s.balance(f)
 	case "dead":
-		s.Node.Dead = f[1:]
+		s.Facts.Dead = f[1:]
 	case "masquerade-all":
-		s.Node.MasqueradeAll = true
+		s.Facts.MasqueradeAll = true
 	case "outside":
-		s.Node.Outside = true
-		s.Node.Balances, err = prefixes(f[1:])
+		s.Facts.Outside = true
+		s.Facts.Balances, err = prefixes(f[1:])
 	case "refuse-external-ips":
-		s.Node.RefuseExternalIPs = true
+		s.Facts.RefuseExternalIPs = true
 	case "hostport":
 		err = s.hostPort(f[1:])
 	case "packet":
@@ -96,13 +96,13 @@ func (s *Scenario) node(f []string) error {
 	if len(f) == 0 || len(f) > 2 {
 		return fmt.Errorf("node: want NAME and perhaps zone=ZONE")
 	}
-	s.Node.Name = f[0]
+	s.Facts.Name = f[0]
 	if len(f) == 2 {
 		zone, ok := strings.CutPrefix(f[1], "zone=")
 		if !ok {
 			return fmt.Errorf("node: %q is not zone=ZONE", f[1])
 		}
-		s.Node.Zone = zone
+		s.Facts.Zone = zone
 	}
 	return nil
 }
@@ -118,9 +118,9 @@ func (s *Scenario) balance(f []string) error {
 			return fmt.Errorf("%s: %w", f[0], err)
 		}
 		if f[0] == "balance" {
-			s.Node.Balance = a
+			s.Facts.Balance = a
 		} else {
-			s.Node.Unsupported |= service.AlgorithmsOf(a)
+			s.Facts.Unsupported |= service.AlgorithmsOf(a)
 		}
 	}
 	return nil
@@ -200,10 +200,10 @@ func (s *Scenario) to(p *Packet, text string) error {
 	if p.Proto, err = api.ParseProto(proto); err != nil {
 		return fmt.Errorf("to: %w", err)
 	}
-	if rest, ok := strings.CutPrefix(addr, s.Node.Name+":"); ok {
+	if rest, ok := strings.CutPrefix(addr, s.Facts.Name+":"); ok {
 		addr = World.Node.V4.String() + ":" + rest
 	}
-	if rest, ok := strings.CutPrefix(addr, "["+s.Node.Name+"]:"); ok {
+	if rest, ok := strings.CutPrefix(addr, "["+s.Facts.Name+"]:"); ok {
 		addr = "[" + World.Node.V6.String() + "]:" + rest
 	}
 	if p.To, err = netip.ParseAddrPort(addr); err != nil {

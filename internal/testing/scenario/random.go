@@ -27,8 +27,8 @@ type Random struct {
 // NewRandom returns a generator for 12 Services and 6 pods.
 func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, Pods: 6} }
 
-// Node returns a node for which tables of the events may be compiled.
-func (r *Random) Node() service.Node {
+// Facts returns facts with which tables of the events may be compiled.
+func (r *Random) Facts() service.Facts {
 	n := service.Node{Primary4: World.Node.V4, Primary6: World.Node.V6, Name: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
 	if r.Algorithms != 0 {
 		n = offer(n, r.Algorithms)
@@ -52,7 +52,7 @@ func (r *Random) Node() service.Node {
 	if r.rng.IntN(2) == 0 {
 		s.NodePorts = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 	}
-	return n
+	return service.Facts{Node: n}
 }
 
 // Event returns the next change.

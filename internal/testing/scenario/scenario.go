@@ -17,7 +17,7 @@ import (
 // A Scenario is one file.
 type Scenario struct {
 	Name     string // the name of the file without directory and ".txtar"
-	Node     service.Node
+	Facts    service.Facts
 	Packets  []Packet
 	Services []*service.Service
 	Slices   []*service.Slice
@@ -82,14 +82,14 @@ func read(path string) (*Scenario, error) {
 
 // Table returns the table of the scenario's objects.
 func (s *Scenario) Table() *service.Table {
-	b := service.NewBuilder().Limit(s.Node.Limits)
+	b := service.NewBuilder().Limit(s.Facts.Limits)
 	for _, svc := range s.Services {
-		b.Set(service.Compile(svc, s.SlicesOf(svc.Name), s.Node))
+		b.Set(service.Compile(svc, s.SlicesOf(svc.Name), s.Facts))
 	}
 	for _, p := range s.HostPods {
-		b.Set(service.CompileHostPod(p, nodeAddrs(), s.Node))
+		b.Set(service.CompileHostPod(p, nodeAddrs(), s.Facts.Node))
 	}
-	return b.Table(s.Node.Settings)
+	return b.Table(s.Facts.Settings)
 }
 
 // nodeAddrs returns the addresses of host ports.
@@ -101,7 +101,7 @@ func nodeAddrs() service.AddrSet {
 // Offer returns the scenario for a node whose datapath offers only the given algorithms.
 func (s *Scenario) Offer(all service.Algorithms) *Scenario {
 	o := *s
-	o.Node = offer(o.Node, all)
+	o.Facts.Node = offer(o.Facts.Node, all)
 	return &o
 }
 
@@ -163,7 +163,7 @@ func (s *Scenario) Endpoints() map[service.Key]string {
 	for _, pod := range s.HostPods {
 		for _, p := range pod.Ports {
 			for _, a := range pod.Addrs {
-				all[service.Key{Addr: netip.AddrPortFrom(a, p.To), Proto: p.Proto}] = s.Node.Name
+				all[service.Key{Addr: netip.AddrPortFrom(a, p.To), Proto: p.Proto}] = s.Facts.Name
 			}
 		}
 	}

@@ -45,7 +45,7 @@ packet from=outside to=[n1]:30080/tcp -> reject
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := service.Node{
+	want := service.Facts{Node: service.Node{
 		Name: "n1", Zone: "a", MasqueradeAll: true,
 		Primary4: World.Node.Addr(true), Primary6: World.Node.Addr(false),
 		NodeAddrs: service.NewAddrSet(World.Node.V4, World.Node.V6), APIServers: service.NewAddrSet(World.Peer.V4),
@@ -53,9 +53,9 @@ packet from=outside to=[n1]:30080/tcp -> reject
 			Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 			NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
 		},
-	}
-	if !reflect.DeepEqual(s.Node, want) {
-		t.Errorf("node %+v, want %+v", s.Node, want)
+	}}
+	if !reflect.DeepEqual(s.Facts, want) {
+		t.Errorf("facts %+v, want %+v", s.Facts, want)
 	}
 	if len(s.Services) != 1 || len(s.Slices) != 1 || s.Slices[0].Service != s.Services[0].Name {
 		t.Fatalf("objects: %v %v", s.Services, s.Slices)

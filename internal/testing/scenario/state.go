@@ -16,13 +16,14 @@ type Event struct {
 	GoneSlice   api.Name
 	HostPod     *service.HostPod
 	GoneHostPod api.Name
-	Node        *service.Node // the node itself has changed: its zone, its addresses, its settings
-	Flush       bool          // make a table of all events so far
+	Facts       *service.Facts // the facts changed: the zone, the addresses, the settings, the dead nodes
+	Flush       bool           // make a table of all events so far
 }
 
 // A State applies events in their order and makes tables of them. It is a small version of internal/proxy.
 type State struct {
-	node     service.Node
+	facts    service.Facts
+	table    *service.Table // the last result of Table
 	services map[api.Name]*service.Service
 	slices   []*service.Slice              // in the order of their events
 	hostPods map[api.Name]*service.HostPod // by the names of their entries
@@ -31,13 +32,14 @@ type State struct {
 }
 
 // NewState returns a State without objects.
-func NewState(node service.Node) *State {
+func NewState(facts service.Facts) *State {
 	return &State{
-		node:     node,
+		facts:    facts,
+		table:    &service.Table{},
 		services: map[api.Name]*service.Service{},
 		hostPods: map[api.Name]*service.HostPod{},
 		dirty:    map[api.Name]bool{},
-		builder:  service.NewBuilder().Limit(node.Limits),
+		builder:  service.NewBuilder().Limit(facts.Limits),
 	}
 }
 
@@ -63,16 +65,14 @@ func (s *State) Apply(e Event) {
 		gone := service.HostPod{Name: e.GoneHostPod}
 		delete(s.hostPods, gone.Entry())
 		s.dirty[gone.Entry()] = true
-	case e.Node != nil:
-		if !s.node.CompilesLike(*e.Node) || len(s.node.DeadUnlike(*e.Node)) > 0 {
-			for n := range s.hostPods {
-				s.dirty[n] = true
-			}
-			for n := range s.services {
-				s.dirty[n] = true
+	case e.Facts != nil:
+		change := e.Facts.ChangeFrom(s.facts)
+		for e := range s.table.Entries() {
+			if change.Affects(e) {
+				s.dirty[e.Name] = true
 			}
 		}
-		s.node = *e.Node
+		s.facts = *e.Facts
 	}
 }
 
@@ -86,9 +86,9 @@ func (s *State) removeSlice(n api.Name) {
 }
 
 // Each calls f for every Service and its slices, until the first error.
-func (s *State) Each(f func(*service.Service, []*service.Slice, service.Node) error) error {
+func (s *State) Each(f func(*service.Service, []*service.Slice, service.Facts) error) error {
 	for n, svc := range s.services {
-		if err := f(svc, s.slicesOf(n), s.node); err != nil {
+		if err := f(svc, s.slicesOf(n), s.facts); err != nil {
 			return fmt.Errorf("%v: %w", n, err)
 		}
 	}
@@ -109,15 +109,16 @@ func (s *State) Table() *service.Table {
 	for n := range s.dirty {
 		svc := s.services[n]
 		if p := s.hostPods[n]; p != nil {
-			s.builder.Set(service.CompileHostPod(p, nodeAddrs(), s.node))
+			s.builder.Set(service.CompileHostPod(p, nodeAddrs(), s.facts.Node))
 			continue
 		}
 		if svc == nil {
 			s.builder.Delete(n)
 			continue
 		}
-		s.builder.Set(service.Compile(svc, s.slicesOf(n), s.node))
+		s.builder.Set(service.Compile(svc, s.slicesOf(n), s.facts))
 	}
 	clear(s.dirty)
-	return s.builder.Table(s.node.Settings)
+	s.table = s.builder.Table(s.facts.Settings)
+	return s.table
 }

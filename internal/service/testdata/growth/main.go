@@ -52,7 +52,7 @@ func measure(dir string, work func()) error {
 	return coverage.WriteCountersDir(dir)
 }
 
-var node = service.Node{Name: "node-1", Primary4: addr(7), Settings: service.Settings{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}}}
+var facts = service.Facts{Node: service.Node{Name: "node-1", Primary4: addr(7), Settings: service.Settings{ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}}}}
 
 // dimensions prepare the work at a size; what they return may run twice.
 var dimensions = map[string]func(n int) func(){
@@ -128,11 +128,11 @@ var dimensions = map[string]func(n int) func(){
 	"Services of a full namespace": func(n int) func() {
 		b := service.NewBuilder().Limit(service.Limits{NamespaceFrontends: n / 2})
 		for i := range n {
-			b.Set(service.Compile(tenant(i, 1), nil, node))
+			b.Set(service.Compile(tenant(i, 1), nil, facts))
 		}
 		last := b.Table(service.Settings{})
 		return func() {
-			b.Set(service.Compile(tenant(n/3, 2), nil, node))
+			b.Set(service.Compile(tenant(n/3, 2), nil, facts))
 			next := b.Table(service.Settings{})
 			service.Diff(last, next)
 		}
@@ -142,7 +142,7 @@ var dimensions = map[string]func(n int) func(){
 func compile(svc *service.Service, eps ...*service.Slice) func() {
 	return func() {
 		b := service.NewBuilder()
-		b.Set(service.Compile(svc, eps, node))
+		b.Set(service.Compile(svc, eps, facts))
 		service.Diff(&service.Table{}, b.Table(service.Settings{}))
 	}
 }
@@ -152,7 +152,7 @@ func claimants(n int) (all []*service.Entry) {
 	for i := range n {
 		svc := tenant(i, 1)
 		svc.ExternalIPs = []netip.Addr{addr(1)}
-		all = append(all, service.Compile(svc, nil, node))
+		all = append(all, service.Compile(svc, nil, facts))
 	}
 	return all
 }
