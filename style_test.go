@@ -76,6 +76,7 @@ var pure = []string{
 // kubernetes are packages that may import Kubernetes' modules, with the reason.
 var kubernetes = map[string]string{
 	"kube":                 "the edge to the API server",
+	"kube/loadbalancer":    "the edge to the API server, for addresses of load balancers",
 	"kube/networkpolicy":   "the edge to the API server, for policies",
 	"kube/objects":         "the edge to the API server, for administrators' commands",
 	"operate/install":      "kustomize, and the API's types",

@@ -29,8 +29,8 @@ var asks = map[string]struct{ resource, verbs string }{
 // others are asked by other programs than the agent, which have roles of their own.
 var others = []string{
 	"CoordinationV1()",    // kube.Election: of the controllers
-	"CoreV1().Namespaces", // kube.Addresses: of the controller
-	"CoreV1().ConfigMaps", // kube.Speaker: of the speaker
+	"CoreV1().Namespaces", // loadbalancer.Addresses: of the controller
+	"CoreV1().ConfigMaps", // loadbalancer.Speaker: of the speaker
 	"CoreV1().Secrets",
 }
 
@@ -40,7 +40,7 @@ var asked = regexp.MustCompile(`\b(\w+V\d\w*\(\))(\.\w+)?`)
 // no other. Whoever adds a request finds both places here.
 func TestRoleIsWhatTheAgentAsks(t *testing.T) {
 	found := make(map[string]bool)
-	for _, dir := range []string{"../internal/kube/*.go", "../internal/kube/networkpolicy/*.go", "../internal/command/*/*.go"} {
+	for _, dir := range []string{"../internal/kube/*.go", "../internal/kube/loadbalancer/*.go", "../internal/kube/networkpolicy/*.go", "../internal/command/*/*.go"} {
 		files, err := filepath.Glob(dir)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", dir, len(files), err)

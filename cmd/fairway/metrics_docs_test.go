@@ -22,6 +22,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/ipc/liveness"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
 	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
@@ -56,18 +57,18 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/kube", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
+var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
 	"agent":      agentCollectors,
-	"controller": func(*testing.T) []prometheus.Collector { return []prometheus.Collector{new(kube.Addresses)} },
+	"controller": func(*testing.T) []prometheus.Collector { return []prometheus.Collector{new(loadbalancer.Addresses)} },
 	"edge":       func(*testing.T) []prometheus.Collector { return []prometheus.Collector{edge.NewMetrics()} },
 	"speaker": func(*testing.T) []prometheus.Collector {
 		r := &recorder{Registry: prometheus.NewRegistry()}
 		layer2.NewMetrics(r, "node")
 		bgp.NewMetrics(r)
-		return append(r.all, new(kube.BGP).Metrics())
+		return append(r.all, new(loadbalancer.BGP).Metrics())
 	},
 }
 
@@ -140,8 +141,8 @@ func rowOf(t *testing.T, d *prometheus.Desc) row {
 func rows(t *testing.T, collectors []prometheus.Collector) []row {
 	all := map[string]row{}
 	for _, c := range collectors {
-		_, pools := c.(*kube.Addresses) // gauges, though MetalLB's names end in _total
-		_, routers := c.(*bgp.Metrics)  // it shows nothing without a session
+		_, pools := c.(*loadbalancer.Addresses) // gauges, though MetalLB's names end in _total
+		_, routers := c.(*bgp.Metrics)          // it shows nothing without a session
 		descs := make(chan *prometheus.Desc, 100)
 		c.Describe(descs)
 		close(descs)

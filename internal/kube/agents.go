@@ -49,12 +49,12 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	nodes, err := a.client.CoreV1().Nodes().List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", text.RequestError(err)), instead)
+		return nil, AdviseForbidden(fmt.Errorf("list nodes: %w", text.RequestError(err)), instead)
 	}
 	cached.LabelSelector = agentLabel
 	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", text.RequestError(err)), instead)
+		return nil, AdviseForbidden(fmt.Errorf("list the agents' pods: %w", text.RequestError(err)), instead)
 	}
 	of := map[string]AgentPod{}
 	for i := range pods.Items {
@@ -76,8 +76,8 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	return all, nil
 }
 
-// adviseForbidden adds advice to an error if the API server refused a right, as it does in an agent's pod.
-func adviseForbidden(err error, instead string) error {
+// AdviseForbidden adds advice to an error if the API server refused a right, as it does in an agent's pod.
+func AdviseForbidden(err error, instead string) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}

@@ -20,15 +20,16 @@ const (
 	annotationWeights   = "fairway.net/weights"           // of a Service: "true" applies the weights of its pods
 	annotationWeight    = "fairway.net/weight"            // of a Pod
 	annotationClose     = "fairway.net/close-connections" // of a Service: which TCP connections end with their endpoint
-	annotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
-	annotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" announces the node's number of endpoints to routers
-	annotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: the addresses that the node announces
+	AnnotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
+	AnnotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" announces the node's number of endpoints to routers
+	AnnotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: the addresses that the node announces
 	kubeRouterBalance   = "kube-router.io/service.scheduler"
 	ciliumBalance       = "service.cilium.io/lb-algorithm"
 )
 
+// ReasonAnnotation is the reason of problems in the values of annotations.
 const (
-	reasonAnnotation        = "InvalidAnnotation"
+	ReasonAnnotation        = "InvalidAnnotation"
 	reasonUnknownAnnotation = "UnknownAnnotation"
 )
 
@@ -37,13 +38,13 @@ const ownPrefix = "fairway.net/"
 
 // ownAnnotations are the keys with ownPrefix that have an effect on a Service, in any part of Fairway. A test finds
 // missing keys.
-var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose, annotationEgress}
+var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose, AnnotationEgress}
 
 // podAnnotations are the keys with ownPrefix that have an effect on a Pod.
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
 
 // otherAnnotations are the keys with ownPrefix that have an effect on other objects.
-var otherAnnotations = []string{annotationLink, annotationEndpointWeights, annotationAddresses}
+var otherAnnotations = []string{AnnotationLink, annotationEndpointWeights, AnnotationAddresses}
 
 // maxUnknown is the largest number of unknown keys that are reported for one object.
 const maxUnknown = 3
@@ -59,7 +60,7 @@ func unknownAnnotations(kind string, annotations map[string]string, own []string
 	}
 	slices.Sort(unknown)
 	for _, key := range unknown[:min(len(unknown), maxUnknown)] {
-		message := fmt.Sprintf("annotation %s has no effect on a %s", readAnnotation(key), kind)
+		message := fmt.Sprintf("annotation %s has no effect on a %s", ReadAnnotation(key), kind)
 		near := text.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own))
 		switch object := objectOf(key); {
 		case object != "" && near != "":
@@ -99,7 +100,7 @@ func misspeltBandwidth(annotations map[string]string) (texts []string) {
 			continue
 		}
 		if near := text.Closest("kubernetes.io/"+name, bandwidthAnnotations); near != "" {
-			texts = append(texts, fmt.Sprintf("annotation %s limits no bandwidth [did you mean %s?]", readAnnotation(key), near))
+			texts = append(texts, fmt.Sprintf("annotation %s limits no bandwidth [did you mean %s?]", ReadAnnotation(key), near))
 		}
 	}
 	return texts[:min(len(texts), maxUnknown)]
@@ -116,7 +117,7 @@ func trimPrefixes(keys []string) (names []string) {
 func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 	read := func(key string) (string, bool) {
 		value, ok := o.Annotations[key]
-		return readAnnotation(value), ok
+		return ReadAnnotation(value), ok
 	}
 	for _, key := range [...]string{annotationBalance, kubeRouterBalance, ciliumBalance} {
 		value, ok := read(key)
@@ -125,7 +126,7 @@ func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 		}
 		a, err := service.ParseAlgorithm(value)
 		if err != nil {
-			bad.Add(reasonAnnotation, "annotation %s: %v; using the node's default", key, err)
+			bad.Add(ReasonAnnotation, "annotation %s: %v; using the node's default", key, err)
 		} else {
 			svc.Balance, svc.Balanced = a, true
 		}
@@ -137,17 +138,17 @@ func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 			svc.Weighted = true
 		case "false":
 		default:
-			bad.Add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, value)
+			bad.Add(ReasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, value)
 		}
 	}
 	if value, ok := read(annotationClose); ok {
 		c, err := service.ParseTerminationPolicy(value)
 		if err != nil {
-			bad.Add(reasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
+			bad.Add(ReasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
 		}
 		svc.Termination = c
 	}
-	if value, ok := read(annotationEgress); ok {
+	if value, ok := read(AnnotationEgress); ok {
 		svc.Egress = egressOf(o, value, bad)
 	}
 	for _, message := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
@@ -159,13 +160,13 @@ func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 func egressOf(o *corev1.Service, value string, bad *Problems) *service.Egress {
 	switch {
 	case o.Spec.Type != corev1.ServiceTypeLoadBalancer:
-		bad.Add(reasonAnnotation, "annotation %s has no effect: the Service is not of type LoadBalancer", annotationEgress)
+		bad.Add(ReasonAnnotation, "annotation %s has no effect: the Service is not of type LoadBalancer", AnnotationEgress)
 	case value == "namespace":
 		return &service.Egress{All: true}
 	case value != "pods":
-		bad.Add(reasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", annotationEgress, value)
+		bad.Add(ReasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", AnnotationEgress, value)
 	case len(o.Spec.Selector) == 0:
-		bad.Add(reasonAnnotation, "annotation %s has no effect: the Service has no selector", annotationEgress)
+		bad.Add(ReasonAnnotation, "annotation %s has no effect: the Service has no selector", AnnotationEgress)
 	default:
 		return &service.Egress{Selector: o.Spec.Selector}
 	}
@@ -176,8 +177,8 @@ func egressOf(o *corev1.Service, value string, bad *Problems) *service.Egress {
 // about the value.
 const annotationLimit = 64
 
-// readAnnotation returns the first bytes of an annotation, without surrounding space.
-func readAnnotation(value string) string {
+// ReadAnnotation returns the first bytes of an annotation, without surrounding space.
+func ReadAnnotation(value string) string {
 	if value = strings.TrimSpace(value); len(value) > annotationLimit {
 		return api.Cut(value, annotationLimit) + "…"
 	}

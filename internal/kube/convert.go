@@ -36,22 +36,22 @@ func (p *Problems) Add(reason, format string, args ...any) {
 func ConvertService(o *corev1.Service) *service.Service {
 	svc := &service.Service{
 		Name:          api.Name{Namespace: o.Namespace, Name: o.Name},
-		Created:       created(o.CreationTimestamp),
+		Created:       Created(o.CreationTimestamp),
 		ExternalLocal: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal: o.Spec.InternalTrafficPolicy != nil &&
 			*o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 	}
 	var bad Problems
-	svc.ClusterIPs = clusterIPs(o, &bad)
+	svc.ClusterIPs = ClusterIPs(o, &bad)
 	if len(svc.ClusterIPs) > 0 {
 		svc.Ports = servicePorts(o.Spec.Ports, &bad)
 		svc.Affinity = affinity(o.Spec)
-		if p := o.Spec.HealthCheckNodePort; o.Spec.Type == corev1.ServiceTypeLoadBalancer && validPort(p) {
+		if p := o.Spec.HealthCheckNodePort; o.Spec.Type == corev1.ServiceTypeLoadBalancer && ValidPort(p) {
 			svc.HealthCheckNodePort = uint16(p)
 		}
 		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
 		svc.BalancerIPs = servedIPs(o, &bad)
-		svc.CheckedPorts = checkedPorts(o.Status.LoadBalancer.Ingress)
+		svc.CheckedPorts = CheckedPorts(o.Status.LoadBalancer.Ingress)
 		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)
 		annotations(o, svc, &bad)
 	}
@@ -59,8 +59,8 @@ func ConvertService(o *corev1.Service) *service.Service {
 	return svc
 }
 
-// created returns the creation time, in seconds since 1970; 0: unknown.
-func created(t metav1.Time) int64 {
+// Created returns the creation time, in seconds since 1970; 0: unknown.
+func Created(t metav1.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
@@ -94,10 +94,10 @@ func addrs(texts []string, reason, what string, bad *Problems) []netip.Addr {
 	return out
 }
 
-// balancerIPs returns the addresses to which a load balancer sends packets unchanged. A load balancer of mode Proxy
+// BalancerIPs returns the addresses to which a load balancer sends packets unchanged. A load balancer of mode Proxy
 // replaces the destination by a node's or a pod's address. Packets to its own address are still on their way to it, so
 // the node must not catch them (KEP-1860).
-func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *Problems) []netip.Addr {
+func BalancerIPs(ingress []corev1.LoadBalancerIngress, bad *Problems) []netip.Addr {
 	var texts []string
 	for _, i := range ingress {
 		if i.IP != "" && (i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP) {
@@ -107,13 +107,13 @@ func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *Problems) []netip.Ad
 	return addrs(texts, "InvalidLoadBalancerIP", "load balancer address", bad)
 }
 
-// checkedPorts returns the ports that all addresses of a load balancer list without an error.
-func checkedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
+// CheckedPorts returns the ports that all addresses of a load balancer list without an error.
+func CheckedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
 	var out []service.CheckedPort
 	for i, in := range ingress {
 		var named []service.CheckedPort
 		for _, p := range in.Ports {
-			if proto, err := api.ParseProto(string(p.Protocol)); err == nil && p.Error == nil && validPort(p.Port) {
+			if proto, err := api.ParseProto(string(p.Protocol)); err == nil && p.Error == nil && ValidPort(p.Port) {
 				named = append(named, service.CheckedPort{Proto: proto, Port: uint16(p.Port)})
 			}
 		}
@@ -147,7 +147,8 @@ func sourceRanges(texts []string, bad *Problems) []netip.Prefix {
 	return out
 }
 
-func clusterIPs(o *corev1.Service, bad *Problems) []netip.Addr {
+// ClusterIPs reads the ClusterIPs of a Service, at most one of each family.
+func ClusterIPs(o *corev1.Service, bad *Problems) []netip.Addr {
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
@@ -193,13 +194,13 @@ func servicePorts(ports []corev1.ServicePort, bad *Problems) []service.Port {
 			bad.Add(reasonProtocol, "port %q: %v; it is left out", p.Name, err)
 			continue
 		}
-		if !validPort(p.Port) {
+		if !ValidPort(p.Port) {
 			bad.Add(reasonPort, "port %q has the number %d, which is not in 1-65535; it is left out", p.Name, p.Port)
 			continue
 		}
 		q := service.Port{Name: p.Name, Proto: proto, Port: uint16(p.Port)}
 		switch {
-		case validPort(p.NodePort):
+		case ValidPort(p.NodePort):
 			q.NodePort = uint16(p.NodePort)
 		case p.NodePort != 0:
 			bad.Add(reasonPort, "port %q has the nodePort %d, which is not in 1-65535; the port gets no nodePort", p.Name, p.NodePort)
@@ -209,7 +210,8 @@ func servicePorts(ports []corev1.ServicePort, bad *Problems) []service.Port {
 	return out
 }
 
-func validPort(n int32) bool { return n > 0 && n <= 65535 }
+// ValidPort reports whether n is the number of a port.
+func ValidPort(n int32) bool { return n > 0 && n <= 65535 }
 
 // ConvertSlice converts an EndpointSlice to the model. Slices of type FQDN have no endpoints in the model, because a
 // node cannot send packets to a name. The field Service has an empty name if the slice belongs to no Service.
@@ -238,7 +240,7 @@ func slicePorts(o *discoveryv1.EndpointSlice, bad *Problems) []service.SlicePort
 			continue
 		}
 		name := deref(p.Name, "")
-		if !validPort(*p.Port) {
+		if !ValidPort(*p.Port) {
 			bad.Add(reasonPort, "EndpointSlice %s: port %q has the number %d, which is not in 1-65535; it is left out", o.Name, name, *p.Port)
 			continue
 		}

@@ -314,12 +314,14 @@ func FuzzConvert(f *testing.F) {
 		svc, slice, node := new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node)
 		if json.Unmarshal(text, svc) == nil {
 			checkService(t, ConvertService(svc))
+			_ = convertEdgeService(svc, "")
 		}
 		if json.Unmarshal(text, slice) == nil {
 			checkSlice(t, ConvertSlice(slice))
 		}
 		if json.Unmarshal(text, node) == nil {
 			checkNode(t, ConvertNode(node))
+			_ = convertEdgeNode(node)
 		}
 	})
 }

@@ -19,8 +19,8 @@ import (
 // ClusterNetworkPolicies is the resource of ClusterNetworkPolicies.
 var ClusterNetworkPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
 
-// reasonConfiguration is the reason of problems in custom resources.
-const reasonConfiguration = "InvalidConfiguration"
+// ReasonConfiguration is the reason of problems in custom resources.
+const ReasonConfiguration = "InvalidConfiguration"
 
 // ConnectBoth makes a client for built-in objects and a client for custom resources. It sends nothing yet.
 func ConnectBoth(c Connection) (kubernetes.Interface, dynamic.Interface, error) {
@@ -55,7 +55,7 @@ func ReadSpec(o *unstructured.Unstructured, spec any, bad *Problems) {
 		err = runtime.DefaultUnstructuredConverter.FromUnstructured(m, spec)
 	}
 	if err != nil {
-		bad.Add(reasonConfiguration, "it cannot be read: %v [is its CustomResourceDefinition ours?]", text.OneLine(err))
+		bad.Add(ReasonConfiguration, "it cannot be read: %v [is its CustomResourceDefinition ours?]", text.OneLine(err))
 	}
 }
 
@@ -69,9 +69,9 @@ func ReadSelector(field string, s *metav1.LabelSelector, bad *Problems) api.Sele
 		op, err := api.ParseOperator(string(e.Operator))
 		switch valued := op == api.In || op == api.NotIn; {
 		case err != nil:
-			bad.Add(reasonConfiguration, "%s: label %s: %v", field, e.Key, err)
+			bad.Add(ReasonConfiguration, "%s: label %s: %v", field, e.Key, err)
 		case valued != (len(e.Values) > 0):
-			bad.Add(reasonConfiguration, "%s: label %s: %s has %d values [In and NotIn need some, Exists and DoesNotExist have none]", field, e.Key, e.Operator, len(e.Values))
+			bad.Add(ReasonConfiguration, "%s: label %s: %s has %d values [In and NotIn need some, Exists and DoesNotExist have none]", field, e.Key, e.Operator, len(e.Values))
 			op = api.Nothing
 		}
 		all = append(all, api.Requirement{Key: e.Key, Op: op, Values: append([]string(nil), e.Values...)})

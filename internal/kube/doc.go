@@ -27,12 +27,9 @@
 //	nodes         nodes                           servicecidrs
 //	Edge          services, nodes                 (endpointslices are required if it sends to pods)
 //	Egress        services, pods
-//	Policies      networkpolicies, namespaces, pods, clusternetworkpolicies
-//	Announcements ipaddresspools, l2advertisements, bgpadvertisements, bgppeers, bfdprofiles, communities
-//	Speaker       services, endpointslices, nodes, configmaps, ipaddresspools, l2advertisements
-//	                                              bgpadvertisements, bgppeers
-//	BGP           services, endpointslices, nodes, ipaddresspools, bgpadvertisements, bgppeers, bfdprofiles, communities
-//	                                              secrets
+//	Policies      networkpolicies, namespaces, pods, clusternetworkpolicies (package networkpolicy)
+//
+// Package loadbalancer has a table for its own consumers.
 //
 // To read another kind, declare a kind (resource, client, selectors, and the function that trims an object). Open it, and
 // give its consumer a Subscription that follows and needs it. TestAnotherKind is an example. Custom resources work in the

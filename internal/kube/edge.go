@@ -79,7 +79,7 @@ func convertEdgeService(o *corev1.Service, class string) *service.Service {
 
 func convertEdgeNode(o *corev1.Node) *EdgeNode {
 	n := &EdgeNode{Node: ConvertNode(o)}
-	n.Instance = service.Instance{Name: o.Name, Addrs: n.Node.Addrs, Excluded: excluded(o)}
+	n.Instance = service.Instance{Name: o.Name, Addrs: n.Node.Addrs, Excluded: Excluded(o)}
 	return n
 }
 

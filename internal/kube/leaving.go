@@ -8,18 +8,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// conditionLeaving is a condition of a Service with nodes' own addresses (ServiceLB). Its message lists the addresses
+// ConditionLeaving is a condition of a Service with nodes' own addresses (ServiceLB). Its message lists the addresses
 // that agents still serve and that new clients should not use: the addresses of nodes on which the last endpoint
 // terminates. The condition is in the status, which only the controller may write.
 const (
-	conditionLeaving = "fairway.net/LeavingAddresses"
-	reasonLeaving    = "EndpointsTerminate"
+	ConditionLeaving = "fairway.net/LeavingAddresses"
+	ReasonLeaving    = "EndpointsTerminate"
 )
 
-// leavingAddrs reads the condition.
-func leavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {
+// LeavingAddrs reads the condition.
+func LeavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {
 	for _, c := range all {
-		if c.Type != conditionLeaving || c.Status != metav1.ConditionTrue {
+		if c.Type != ConditionLeaving || c.Status != metav1.ConditionTrue {
 			continue
 		}
 		for text := range strings.FieldsSeq(c.Message) {
@@ -34,5 +34,5 @@ func leavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {
 // servedIPs returns the load-balancer addresses that a node serves: the published addresses, and the nodes' addresses
 // that are no longer published.
 func servedIPs(o *corev1.Service, bad *Problems) []netip.Addr {
-	return append(balancerIPs(o.Status.LoadBalancer.Ingress, bad), leavingAddrs(o.Status.Conditions)...)
+	return append(BalancerIPs(o.Status.LoadBalancer.Ingress, bad), LeavingAddrs(o.Status.Conditions)...)
 }

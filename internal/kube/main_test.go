@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"flag"
 	"os"
 	"testing"
@@ -15,22 +14,4 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Exit(m.Run())
-}
-
-// runStoppable runs until what it returns is called, or the test ends.
-func runStoppable(t *testing.T, run func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	stopped := false
-	stop = func() {
-		if cancel(); !stopped {
-			stopped = true
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Cleanup(stop)
-	return stop
 }

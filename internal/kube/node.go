@@ -107,9 +107,9 @@ func podCIDRs(o *corev1.Node, bad *Problems) []netip.Prefix {
 	return out
 }
 
-// excluded returns the reason why load balancers must not use a node; empty: they may use it. A cordoned node takes no
+// Excluded returns the reason why load balancers must not use a node; empty: they may use it. A cordoned node takes no
 // new pods, but serves.
-func excluded(o *corev1.Node) string {
+func Excluded(o *corev1.Node) string {
 	if value, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		if out, err := strconv.ParseBool(value); err != nil || out {
 			return "it has the label " + corev1.LabelNodeExcludeBalancers

@@ -29,14 +29,14 @@ func (s *Store) PublishWireGuardKey(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	if err := patchNode(ctx, s.cfg.Client, s.cfg.NodeName, "annotations", AnnotationWireGuardKey, value); err != nil {
+	if err := PatchNode(ctx, s.cfg.Client, s.cfg.NodeName, "annotations", AnnotationWireGuardKey, value); err != nil {
 		return fmt.Errorf("annotate node %s: %w", s.cfg.NodeName, err)
 	}
 	return nil
 }
 
-// patchNode sets a label or an annotation of a Node; nil removes it.
-func patchNode(ctx context.Context, client kubernetes.Interface, node, field, key string, value any) error {
+// PatchNode sets a label or an annotation of a Node; nil removes it.
+func PatchNode(ctx context.Context, client kubernetes.Interface, node, field, key string, value any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{field: map[string]any{key: value}}})
 	if err == nil {
 		_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})

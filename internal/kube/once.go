@@ -4,7 +4,12 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // Once reads the input of Services and ends, for commands that look once. It fails if ctx ends first.
@@ -33,6 +38,31 @@ func (s *Store) ReadOnce(ctx context.Context, synced <-chan struct{}, advice str
 		}
 		return fmt.Errorf("the API server did not answer in time: %w [%s]", err, advice)
 	}
+}
+
+// List reads a kind once, from the API server's cache. It returns no objects and no error if the API server does not
+// have the kind.
+func (k Kind[O, V]) List(ctx context.Context) (all []*V, err error) {
+	options := k.Only
+	options.ResourceVersion = "0"
+	list, err := k.Client.list(ctx, options)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err == nil:
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			if one, ok := o.(O); ok {
+				if v := k.Trim(one); v != nil {
+					all = append(all, v)
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", k.Name, text.RequestError(err))
+	}
+	return all, nil
 }
 
 // Table compiles all Services and host ports.

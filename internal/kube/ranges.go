@@ -11,14 +11,14 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// serviceRange is a ServiceCIDR, which is a range of ClusterIPs (KEP-1880).
-type serviceRange struct{ prefixes []netip.Prefix }
+// A ServiceRange is a ServiceCIDR, which is a range of ClusterIPs (KEP-1880).
+type ServiceRange struct{ prefixes []netip.Prefix }
 
-func rangesKind(c kubernetes.Interface) Kind[*networkingv1.ServiceCIDR, serviceRange] {
-	return Kind[*networkingv1.ServiceCIDR, serviceRange]{
+func rangesKind(c kubernetes.Interface) Kind[*networkingv1.ServiceCIDR, ServiceRange] {
+	return Kind[*networkingv1.ServiceCIDR, ServiceRange]{
 		Name: "servicecidrs", Object: &networkingv1.ServiceCIDR{}, Client: From(c.NetworkingV1().ServiceCIDRs()),
-		Trim: func(o *networkingv1.ServiceCIDR) *serviceRange {
-			r := &serviceRange{}
+		Trim: func(o *networkingv1.ServiceCIDR) *ServiceRange {
+			r := &ServiceRange{}
 			for _, text := range o.Spec.CIDRs {
 				if p, ok := ParsePrefix(text); ok { // the API server has validated it
 					r.prefixes = append(r.prefixes, p)
@@ -30,16 +30,16 @@ func rangesKind(c kubernetes.Interface) Kind[*networkingv1.ServiceCIDR, serviceR
 	}
 }
 
-// apiServerService is the API server's own Service in every cluster. Its endpoints are the API servers' addresses.
-var apiServerService = api.Name{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+// APIServerService is the API server's own Service in every cluster. Its endpoints are the API servers' addresses.
+var APIServerService = api.Name{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
 
 // APIServers returns the addresses of the API server: the ClusterIPs and endpoints of its Service.
 func (s *Store) APIServers() []netip.Addr {
 	var all []netip.Addr
-	if r, ok := s.services.Get(apiServerService); ok {
+	if r, ok := s.services.Get(APIServerService); ok {
 		all = append(all, r.ClusterIPs...)
 	}
-	for _, slice := range s.slices.Of(apiServerService) {
+	for _, slice := range s.slices.Of(APIServerService) {
 		for _, e := range slice.Endpoints {
 			all = append(all, e.Addr)
 		}

@@ -14,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-
-	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
 func TestServiceCIDRs(t *testing.T) {
@@ -57,10 +55,9 @@ func TestNoServiceCIDRs(t *testing.T) {
 	}
 }
 
-// The API server's addresses are those of its Service; those of nodes are watched. No pool gives them, nor pods', nor what no machine has.
-func TestReservedAddresses(t *testing.T) {
+// The API server's addresses are those of its Service; those of nodes are watched.
+func TestAddressesOfCluster(t *testing.T) {
 	node := apiNode("node-1", "a")
-	node.Spec.PodCIDRs = []string{"10.244.1.0/24"}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.18.0.11"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.11"}}
 	s := start(t, fake.NewClientset(
 		apiService("kubernetes", "10.96.0.1"), apiSlice("kubernetes", "kubernetes", "172.18.0.2", "172.18.0.3"),
@@ -72,15 +69,5 @@ func TestReservedAddresses(t *testing.T) {
 	}
 	if got, want := s.NodeAddrs(), ips("172.18.0.11", "203.0.113.11"); !slices.Equal(got, want) {
 		t.Errorf("nodes are at %v, want %v", got, want)
-	}
-	all := s.reservedRanges()
-	for text, want := range map[string]bool{
-		"10.244.1.77": true, "127.0.0.8": true, "224.0.0.5": true, "0.0.0.0": true, "255.255.255.255": true, "::1": true, "ff02::1": true, "172.18.0.3": true,
-		"10.244.2.1": false, "172.18.0.12": false, "2001:db8::1": false,
-	} {
-		a := netip.MustParseAddr(text)
-		if got := slices.ContainsFunc(all, func(r ipam.Range) bool { return r.Contains(a) }); got != want {
-			t.Errorf("%v is reserved: %v, want %v", a, got, want)
-		}
 	}
 }

@@ -32,7 +32,8 @@ func servicesKind(c kubernetes.Interface) Kind[*corev1.Service, service.Service]
 	}
 }
 
-func slicesKind(c kubernetes.Interface) Kind[*discoveryv1.EndpointSlice, service.Slice] {
+// SlicesKind declares the EndpointSlices of Services that are not headless.
+func SlicesKind(c kubernetes.Interface) Kind[*discoveryv1.EndpointSlice, service.Slice] {
 	return Kind[*discoveryv1.EndpointSlice, service.Slice]{
 		Name: "endpointslices", Object: &discoveryv1.EndpointSlice{}, Client: From(c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)),
 		Only: metav1.ListOptions{LabelSelector: slicesLabels},
@@ -77,7 +78,7 @@ func (s *Store) SubscribeServices(consumer string) *Services {
 			v.Notify()
 		}
 	})
-	s.ranges.Follow(func(api.Name, *serviceRange, *serviceRange, int64) { v.Notify() })
+	s.ranges.Follow(func(api.Name, *ServiceRange, *ServiceRange, int64) { v.Notify() })
 	v.Need(
 		[]Input{s.services.Gates(v.Subscription), s.slices.Gates(v.Subscription)},
 		[]Input{s.nodes.Gates(v.Subscription), s.ranges.Gates(v.Subscription)},

@@ -25,8 +25,8 @@ const (
 	// do not keep the API server busy. It doubles while writes fail.
 	minRewritePause = time.Second
 	maxRewritePause = time.Minute
-	// statusTimeout keeps one request from delaying all others.
-	statusTimeout = 10 * time.Second
+	// StatusTimeout keeps one request from delaying all others.
+	StatusTimeout = 10 * time.Second
 )
 
 // removeTimeout is the longest time in which a StatusWriter removes its objects at its end.
@@ -232,13 +232,13 @@ func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name api.Name, com
 }
 
 func (w *StatusWriter[V]) remove(ctx context.Context, name api.Name) error {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	ctx, cancel := context.WithTimeout(ctx, StatusTimeout)
 	defer cancel()
-	return notGone(w.cfg.Delete(ctx, name))
+	return NotGone(w.cfg.Delete(ctx, name))
 }
 
-// notGone returns the error of a delete request; nil if the object did not exist.
-func notGone(err error) error {
+// NotGone returns the error of a delete request; nil if the object did not exist.
+func NotGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -268,7 +268,7 @@ func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 }
 
 func (w *StatusWriter[V]) apply(ctx context.Context, name api.Name, want V) error {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	ctx, cancel := context.WithTimeout(ctx, StatusTimeout)
 	defer cancel()
 	// Force takes back our fields from another program. The program loses no other field.
 	return w.cfg.Apply(ctx, name, want, metav1.ApplyOptions{FieldManager: w.cfg.Owner, Force: true})

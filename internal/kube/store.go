@@ -50,7 +50,7 @@ type Store struct {
 	services *Feed[service.Service]
 	slices   *Feed[service.Slice]
 	nodes    *Feed[Node]
-	ranges   *Feed[serviceRange]
+	ranges   *Feed[ServiceRange]
 	pods     *Feed[api.Pod]
 
 	lastNode atomic.Pointer[Node] // the last state of our own node; nil: not known yet
@@ -71,7 +71,7 @@ func New(cfg Config) *Store {
 	client := cfg.Client
 	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), server: newServer()}
 	s.services = Open(s, servicesKind(client))
-	s.slices = Open(s, slicesKind(client))
+	s.slices = Open(s, SlicesKind(client))
 	s.nodes = Open(s, s.nodesKind(client))
 	s.nodes.followers = append(s.nodes.followers, s.ownNodeChanged)
 	s.ranges = Open(s, rangesKind(client))
@@ -82,8 +82,20 @@ func New(cfg Config) *Store {
 // Config returns the configuration.
 func (s *Store) Config() Config { return s.cfg }
 
-// Pods returns the feed of all pods.
-func (s *Store) Pods() *Feed[api.Pod] { return s.pods }
+// ServiceFeed returns the feed of the Services that need a service proxy.
+func (s *Store) ServiceFeed() *Feed[service.Service] { return s.services }
+
+// SliceFeed returns the feed of the EndpointSlices. Their owners are Services.
+func (s *Store) SliceFeed() *Feed[service.Slice] { return s.slices }
+
+// NodeFeed returns the feed of the nodes: all nodes, or our own node only (Config.AllNodes).
+func (s *Store) NodeFeed() *Feed[Node] { return s.nodes }
+
+// RangeFeed returns the feed of the ServiceCIDRs.
+func (s *Store) RangeFeed() *Feed[ServiceRange] { return s.ranges }
+
+// PodFeed returns the feed of all pods.
+func (s *Store) PodFeed() *Feed[api.Pod] { return s.pods }
 
 // Open makes the feed of a kind. Its reflector starts with the first subscriber.
 func Open[O metav1.Object, V any](s *Store, k Kind[O, V]) *Feed[V] {

@@ -54,7 +54,7 @@ func ConvertPod(o *corev1.Pod) *PodWeight {
 func parseWeight(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n > maxWeight {
-		return 0, fmt.Errorf("%q is not a number from 0 to %d", readAnnotation(text), maxWeight)
+		return 0, fmt.Errorf("%q is not a number from 0 to %d", ReadAnnotation(text), maxWeight)
 	}
 	return uint16(n), nil
 }
@@ -99,7 +99,7 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 		}
 		if err != nil {
 			if len(bad) == 0 {
-				bad.Add(reasonWeight, "EndpointSlice %s: annotation %s: %q is not ADDRESS=WEIGHT; it is left out", o.Name, annotationEndpointWeights, readAnnotation(one))
+				bad.Add(reasonWeight, "EndpointSlice %s: annotation %s: %q is not ADDRESS=WEIGHT; it is left out", o.Name, annotationEndpointWeights, ReadAnnotation(one))
 			}
 			continue
 		}

@@ -65,7 +65,8 @@ var worldsPools = map[string]sample{
 }
 
 // TestSamples: objects like those of each of MetalLB's samples are applied to a real API server as they are, and
-// controller and speakers do what MetalLB's would. What speakers tell routers by them is TestSamples in internal/kube.
+// controller and speakers do what MetalLB's would. What speakers tell routers by them is TestSamples in
+// internal/kube/loadbalancer.
 func TestSamples(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 )
 
 // NewDrain builds `fairway drain`.
@@ -32,7 +33,7 @@ and servicebgpstatuses.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
-			d, err := kube.ConnectDrain(connection, namespace)
+			d, err := loadbalancer.ConnectDrain(connection, namespace)
 			if err != nil {
 				return err
 			}

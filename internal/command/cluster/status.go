@@ -12,6 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
@@ -95,7 +96,7 @@ func nodeStatus(ctx context.Context, e command.Env, format output.Format) (ok bo
 
 // balancerStatus prints who announces the addresses of all Services, or of the named ones.
 func balancerStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, scope command.LoadBalancerScope, names []string) (ok bool, err error) {
-	announced, err := kube.ConnectAnnounced(connection, scope.Namespace, scope.Class)
+	announced, err := loadbalancer.ConnectAnnounced(connection, scope.Namespace, scope.Class)
 	if err != nil {
 		return false, err
 	}

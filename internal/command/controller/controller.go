@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
@@ -115,16 +116,16 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 			g, ctx := errgroup.WithContext(ctx)
 			switch o.balancer {
 			case balancerPools, balancerEdge:
-				mode := kube.IPModeVIP
+				mode := loadbalancer.IPModeVIP
 				if o.balancer == balancerEdge {
-					mode = kube.IPModeProxy
+					mode = loadbalancer.IPModeProxy
 				}
-				addresses := kube.NewAddresses(log, store, events, o.scope.Class, mode, hostPorts())
+				addresses := loadbalancer.NewAddresses(log, store, events, o.scope.Class, mode, hostPorts())
 				registry.MustRegister(addresses)
 				defer registry.Unregister(addresses)
 				g.Go(func() error { return addresses.Run(ctx) })
 			case balancerServiceLB:
-				hosts := kube.NewServiceLB(log, store, events, o.scope.Class, hostPorts())
+				hosts := loadbalancer.NewServiceLB(log, store, events, o.scope.Class, hostPorts())
 				g.Go(func() error { return hosts.Run(ctx) })
 			}
 			if o.policies {

@@ -22,6 +22,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
@@ -175,7 +176,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	}
 	var lease layer2.Lease // nil: three members need none
 	if a := m.cfg.Announce; a.NeedsLease() {
-		lease = kube.NewEdgeVote(client, a.LeaseNamespace, a.Name)
+		lease = loadbalancer.NewEdgeVote(client, a.LeaseNamespace, a.Name)
 	}
 	speaks, err := m.announce(ctx, g, prober.CutOff, lease, applied, registry)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
@@ -84,7 +85,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	if err != nil {
 		return err
 	}
-	key, err := kube.SpeakerKey(ctx, client, o.balancers.Namespace)
+	key, err := loadbalancer.SpeakerKey(ctx, client, o.balancers.Namespace)
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	})
 	registry := command.NewRegistry(store)
 	dead := liveness.NewPublisher()
-	source := store.SubscribeSpeaker(o.balancers.Class)
+	source := loadbalancer.SubscribeSpeaker(store, o.balancers.Class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	metrics := layer2.NewMetrics(registry, o.node)
 	owners := newEgressOwners(log, podroutes.Of(podroutes.DefaultDir, o.node))
@@ -146,19 +147,19 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 }
 
 // interfacesOf returns the announced addresses of each Service with their interfaces.
-func interfacesOf(all map[api.Name]layer2.Assignment) map[api.Name]kube.AnnouncedService {
-	out := make(map[api.Name]kube.AnnouncedService, len(all))
+func interfacesOf(all map[api.Name]layer2.Assignment) map[api.Name]loadbalancer.AnnouncedService {
+	out := make(map[api.Name]loadbalancer.AnnouncedService, len(all))
 	for name, x := range all {
-		out[name] = kube.AnnouncedService{By: x.Interfaces, Addrs: x.Addrs}
+		out[name] = loadbalancer.AnnouncedService{By: x.Interfaces, Addrs: x.Addrs}
 	}
 	return out
 }
 
 // announcedBy returns the announced addresses of each Service with their BGPPeers, and the set of all addresses.
-func announcedBy(all map[api.Name]bgp.Announcement) (services map[api.Name]kube.AnnouncedService, addrs map[api.Name][]netip.Addr) {
-	services, addrs = make(map[api.Name]kube.AnnouncedService, len(all)), make(map[api.Name][]netip.Addr, len(all))
+func announcedBy(all map[api.Name]bgp.Announcement) (services map[api.Name]loadbalancer.AnnouncedService, addrs map[api.Name][]netip.Addr) {
+	services, addrs = make(map[api.Name]loadbalancer.AnnouncedService, len(all)), make(map[api.Name][]netip.Addr, len(all))
 	for name, x := range all {
-		services[name] = kube.AnnouncedService{By: x.Peers, Addrs: x.Addrs}
+		services[name] = loadbalancer.AnnouncedService{By: x.Peers, Addrs: x.Addrs}
 		addrs[name] = x.Addrs
 	}
 	return services, addrs

@@ -75,7 +75,7 @@ func Subscribe(s *kube.Store, consumer string) *Policies {
 	client := s.Config().Client
 	v := &Policies{
 		Subscription: s.Subscribe(consumer), dirty: newDirtyNames(),
-		policies: kube.Open(s, policiesKind(client)), namespaces: kube.Open(s, namespacesKind(client)), pods: s.Pods(),
+		policies: kube.Open(s, policiesKind(client)), namespaces: kube.Open(s, namespacesKind(client)), pods: s.PodFeed(),
 	}
 	all := []kube.Input{
 		follow(v, v.policies, func(n api.Name) { v.dirty.policies[n] = true }),

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
@@ -21,7 +21,7 @@ func givesAddresses(s Settings) bool {
 func (i *Installer) heldServices(ctx context.Context) (held []unstructured.Unstructured, err error) {
 	all, err := i.API.List(ctx, "v1", "Service", "", "")
 	for _, o := range all {
-		if kube.HeldByBalancer(&o) {
+		if loadbalancer.HeldByBalancer(&o) {
 			held = append(held, o)
 		}
 	}
@@ -36,7 +36,7 @@ func (i *Installer) letGo(ctx context.Context) error {
 		return err
 	}
 	for _, o := range held {
-		rest := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == kube.BalancerFinalizer })
+		rest := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == loadbalancer.BalancerFinalizer })
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 			"resourceVersion": o.GetResourceVersion(), // others may have changed the list
 			"finalizers":      slices.Concat([]string{}, rest),

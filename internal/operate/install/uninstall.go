@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
@@ -103,7 +103,7 @@ func (i *Installer) showRemoval(ctx context.Context, inv *inventory, refs []obje
 		return err
 	}
 	if len(held) > 0 {
-		i.say("  %-6s  finalizer %s of Services: %d; their addresses stay", remove, kube.BalancerFinalizer, len(held))
+		i.say("  %-6s  finalizer %s of Services: %d; their addresses stay", remove, loadbalancer.BalancerFinalizer, len(held))
 	}
 	i.say("  %-6s  rules, routes and files of Fairway on each node", remove)
 	if i.DryRun {
