@@ -1,8 +1,8 @@
-// Package apiclient has how the lab's parts ask its API server, and wait for it.
+// Package apiclient makes clients of the lab's API server, and waits for its answers.
 //
-//	kubeconfig ──→ New ──→ client ──→ Poll: again and again, until it answers as wanted
+//	kubeconfig ──→ New ──→ client ──→ Poll: again and again, until the answer is right
 //
-// It promises that no question is held back, and that none stays without an answer or an error for more than ten seconds.
+// It promises that the client delays no request. Every request gets an answer or an error within ten seconds.
 package apiclient
 
 import (
@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// New makes a client of whom a kubeconfig names.
+// New makes a client with the identity in a kubeconfig.
 func New(kubeconfig string) (*rest.Config, *kubernetes.Clientset, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -30,12 +30,12 @@ func New(kubeconfig string) (*rest.Config, *kubernetes.Clientset, error) {
 	return config, client, nil
 }
 
-// Ready asks whether the API server is ready: then its own roles and priority classes are there.
+// Ready returns an error unless the API server is ready. A ready server has created its own roles and priority classes.
 func Ready(ctx context.Context, client kubernetes.Interface) error {
 	return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
-// Poll tries f until it returns nil. When ctx ends first, the error has the last error of f.
+// Poll calls f until it returns nil. If ctx ends first, the error wraps the last error of f.
 func Poll(ctx context.Context, every time.Duration, f func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -66,14 +66,14 @@ func (b *builder) addNode(ctx context.Context, ca *pki.Authority, n int) error {
 		if err != nil {
 			return err
 		}
-		for _, archive := range b.store().Missing(archives) { // built anew since the lab is up
+		for _, archive := range b.store().Missing(archives) { // images that were built after the lab started
 			if err := node.ImportImages(ctx, b.state.process(name).PID, archive); err != nil {
 				return err
 			}
 		}
 		b.Done("images loaded into %s", name)
 		if b.Deploy == "" {
-			return nil // nothing that would make it Ready
+			return nil // without manifests no node becomes Ready
 		}
 		if err := b.waitNode(ctx, name, began); err != nil {
 			return err
@@ -82,7 +82,7 @@ func (b *builder) addNode(ctx context.Context, ca *pki.Authority, n int) error {
 	})
 }
 
-// archives are all that a node of this lab has at its start.
+// archives lists the image archives that a node of this lab loads at its start.
 func (b *builder) archives() ([]string, error) {
 	var all []string
 	if b.ImagesDir != "" {
@@ -100,7 +100,7 @@ func (b *builder) archives() ([]string, error) {
 	return all, nil
 }
 
-// RemoveNode takes a node away for good, as a machine that is sold: its power goes first.
+// RemoveNode removes a node for good, as if the machine was sold. It cuts the power first.
 func (l Lab) RemoveNode(ctx context.Context, name string, p *Progress) error {
 	b, name, unlock, err := l.resumeNode(ctx, name, p)
 	if err != nil {
@@ -125,7 +125,7 @@ func (l Lab) RemoveNode(ctx context.Context, name string, p *Progress) error {
 	return nil
 }
 
-// takeAway ends a node and forgets it.
+// takeAway ends a node and removes the node's state and files.
 func (b *builder) takeAway(name string) error {
 	if err := errors.Join(b.powerOff(name), b.fabric().Mend(name)); err != nil {
 		return err

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// An archivedImage is what manifest.json, in an archive, says of an image.
+// An archivedImage is the entry of one image in an archive's manifest.json.
 type archivedImage struct{ RepoTags, Layers []string }
 
-// manifestOf reads what images an archive has; errNoFile: it does not say so.
+// manifestOf reads the list of an archive's images. The error is errNoFile if the archive has no manifest.json.
 func manifestOf(archive io.Reader) (images []archivedImage, err error) {
 	err = eachFile(archive, func(h *tar.Header, in io.Reader) (bool, error) {
 		if h.Name != "manifest.json" {
@@ -29,7 +29,7 @@ func manifestOf(archive io.Reader) (images []archivedImage, err error) {
 	return images, err
 }
 
-// fileOfImage writes a program that an image's archive holds, by its path in the image, to a path on this machine.
+// fileOfImage copies a file out of an image's archive. name is its path in the image, path the target on this machine.
 func fileOfImage(archive, name, path string) error {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -61,10 +61,10 @@ func fileOfImage(archive, name, path string) error {
 	})
 }
 
-// errNoFile says that an archive does not have a file.
+// errNoFile says that an archive does not contain the wanted file.
 var errNoFile = errors.New("it has no such file")
 
-// eachFile calls fn for the files of a tar until it is done, or fails for another reason than errNoFile.
+// eachFile calls fn for each file of a tar archive. It stops when fn is done or returns an error other than errNoFile.
 func eachFile(in io.Reader, fn func(*tar.Header, io.Reader) (done bool, err error)) error {
 	for all := tar.NewReader(in); ; {
 		header, err := all.Next()
@@ -80,8 +80,8 @@ func eachFile(in io.Reader, fn func(*tar.Header, io.Reader) (done bool, err erro
 	}
 }
 
-// replaceFile writes a file in one step, also a program that runs: whoever opens it finds all of what was there, or all of
-// what is in now, also if the lab is killed.
+// replaceFile writes a file in one step, so path may be a program that is running. A reader finds either the whole old
+// content or the whole new content, even if the lab is killed.
 func replaceFile(path string, in io.Reader, mode os.FileMode) error {
 	out, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
 	if err != nil {

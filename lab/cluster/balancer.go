@@ -15,11 +15,12 @@ import (
 	"github.com/fairway-net/fairway/lab/manifest"
 )
 
-// balancerDir is where the overlay with what gives load-balancer addresses is. It is an overlay of its own, which is
-// applied when DNS answers: nothing of the cluster waits for it.
+// balancerDir is the directory of the load balancer's overlay. The lab applies this overlay separately, after DNS
+// answers, because no other part of the cluster waits for it.
 const balancerDir = "overlay-load-balancer"
 
-// balancerComponents are the components of deploy/ that give addresses; for BalancerNone there is none.
+// balancerComponents maps each load balancer to the component of deploy/ that gives addresses. BalancerNone has no
+// entry.
 var balancerComponents = map[string]string{
 	BalancerL2:        "load-balancer",
 	BalancerBGP:       "load-balancer",
@@ -27,7 +28,7 @@ var balancerComponents = map[string]string{
 	BalancerEdge:      "edge",
 }
 
-// balancerOverlay is what gives Services of type LoadBalancer addresses; "": nothing does.
+// balancerOverlay returns the kustomization that installs the load balancer. It is empty for BalancerNone.
 func (o Options) balancerOverlay() string {
 	component := balancerComponents[o.LoadBalancer]
 	if component == "" {
@@ -39,7 +40,7 @@ components: [deploy/components/%s, deploy/image]
 `, component)
 }
 
-// deployBalancer installs what gives addresses, and makes the lab's pool.
+// deployBalancer installs the load balancer and makes the lab's pool.
 func (b *builder) deployBalancer(ctx context.Context) error {
 	overlay := b.balancerOverlay()
 	if overlay == "" || b.Deploy == "" {
@@ -60,7 +61,7 @@ func (b *builder) deployBalancer(ctx context.Context) error {
 	return nil
 }
 
-// redeployBalancer applies that overlay again, as it is now.
+// redeployBalancer applies the load balancer's overlay again, with the user's edits and the current manifests.
 func (b *builder) redeployBalancer(ctx context.Context) error {
 	overlay, err := b.kept(balancerDir, b.balancerOverlay())
 	if err != nil || overlay == "" {
@@ -75,7 +76,8 @@ func (b *builder) redeployBalancer(ctx context.Context) error {
 	return b.startEdge()
 }
 
-// kept is the overlay in a directory of the lab, edited or not; overlay: if there is none.
+// kept returns the overlay that the lab's directory holds, with the user's edits. Without a file there it returns
+// overlay.
 func (l Lab) kept(dir, overlay string) (string, error) {
 	text, err := os.ReadFile(l.path(dir, "kustomization.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,8 +89,8 @@ func (l Lab) kept(dir, overlay string) (string, error) {
 	return string(text), nil
 }
 
-// makePool makes the pool of the lab, and has its addresses announced by speakers, as a user would once the
-// CustomResourceDefinitions are there.
+// makePool makes the lab's address pool and the objects that let speakers announce it. It retries until the
+// CustomResourceDefinitions exist.
 func (b *builder) makePool(ctx context.Context) error {
 	if b.LoadBalancer == BalancerServiceLB {
 		return nil
@@ -105,7 +107,7 @@ func (b *builder) makePool(ctx context.Context) error {
 	pools := map[string]any{"ipAddressPools": []any{"lab"}}
 	switch b.LoadBalancer {
 	case BalancerL2:
-		if b.plan.TwoSubnets { // the pool's is the first
+		if b.plan.TwoSubnets { // the pool's addresses belong to the first subnet
 			pools["nodeSelectors"] = []any{map[string]any{"matchLabels": map[string]any{subnetLabel: "1"}}}
 		}
 		objects = append(objects, metallb("lab", "v1beta1", "L2Advertisement", pools))
@@ -124,8 +126,8 @@ func (b *builder) makePool(ctx context.Context) error {
 	return nil
 }
 
-// routerPeers are the lab's router as the nodes see it, once in each family and subnet. Where it carries pods'
-// packets, BFD watches it, and it the nodes.
+// routerPeers returns the BGPPeer objects for the lab's router, one for each family and subnet. If the router carries
+// the pods' packets, both sides also use BFD.
 func (b *builder) routerPeers() (peers []*unstructured.Unstructured) {
 	for _, at := range b.routerAddrs() {
 		name := "router"
@@ -153,7 +155,7 @@ func (b *builder) routerPeers() (peers []*unstructured.Unstructured) {
 	return peers
 }
 
-// metallb is an object of metallb.io.
+// metallb returns an object of metallb.io.
 func metallb(name, version, kind string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/" + version, "kind": kind,

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// checkImages finds out before anything is made whether the manifests' pods can start: the kubelets
-// would otherwise try for minutes to pull images from where nothing answers.
+// checkImages finds out whether the manifests' pods can start, before the lab makes anything. Otherwise the kubelets
+// would try for minutes to pull images from registries that they cannot reach.
 func (o Options) checkImages() error {
 	if o.Deploy == "" {
 		return nil
@@ -38,7 +38,7 @@ func (o Options) checkImages() error {
 	return nil
 }
 
-// wantedImage is the image that the manifests will name, and the file that says so.
+// wantedImage returns the image name that the manifests will use, and the file that sets it.
 func (o Options) wantedImage() (name, file string, err error) {
 	file = imageComponentFile(o.Image)
 	text, err := os.ReadFile(file)
@@ -61,10 +61,10 @@ func (o Options) wantedImage() (name, file string, err error) {
 	return i.Name + ":" + i.NewTag, file, nil
 }
 
-// imageComponentFile is where "make image" writes the component that names the image.
+// imageComponentFile returns the path of the component that names the image. "make image" writes it.
 func imageComponentFile(archive string) string { return strings.TrimSuffix(archive, ".tar") + ".yaml" }
 
-// imageNames are the names, with tags, in the archive of an image.
+// imageNames lists the image names, with tags, in an image archive.
 func imageNames(archive string) ([]string, error) {
 	file, err := os.Open(archive)
 	if err != nil {

@@ -14,21 +14,21 @@ import (
 	"github.com/fairway-net/fairway/lab/manifest"
 )
 
-// overlay is what the lab changes in deploy/: the components of its mode and of the pod
-// network, where the API server is, the cluster's addresses.
+// overlay returns the lab's kustomization of deploy/. It selects the components for the mode and the pod network, and
+// sets the addresses of the API server and the cluster.
 func (b *builder) overlay() string {
 	mode := b.ProxyMode
 	if b.KubeProxy != "" {
-		mode = datapath.None // kube-proxy carries Services; the agent does what it is asked to besides
+		mode = datapath.None // kube-proxy carries Services, and the agent does its other tasks
 	}
 	components, podNetwork := []string{"deploy/components/pod-network"}, b.PodNetwork
 	if b.PodNetwork == podNetworkBridge {
 		components, podNetwork = nil, "none"
 	}
-	if b.PodNetwork == "wireguard" { // which this machine's kernel must have
+	if b.PodNetwork == "wireguard" { // needs a kernel with WireGuard
 		components = append(components, "deploy/components/wireguard")
 	}
-	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
+	if mode != datapath.None && mode != datapath.NFTables { // the base already uses nftables
 		components = append(components, "deploy/components/"+mode)
 	}
 	if b.EgressAddresses {
@@ -45,7 +45,7 @@ func (b *builder) overlay() string {
 `, b.plan.APIServer(), list(b.plan.Pods()), mode, podNetwork))
 }
 
-// overlayOf is a kustomization that changes one object: patch has its fields.
+// overlayOf returns a kustomization that changes one object. patch holds the changed fields.
 func overlayOf(resource, components, kind, name, patch string) string {
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -61,8 +61,8 @@ patches:
 `, resource, components, kind, name, strings.ReplaceAll(strings.TrimSpace(patch), "\n", "\n    "))
 }
 
-// dnsOverlay gives the Service in front of DNS the cluster's address. It is applied apart, as by
-// users whose cluster has no DNS.
+// dnsOverlay gives the DNS Service the cluster's DNS address. It is a separate overlay, as for users whose cluster has
+// no DNS.
 func (b *builder) dnsOverlay() string {
 	policy := "SingleStack"
 	if b.Family == fabric.Dual {
@@ -76,8 +76,8 @@ func (b *builder) dnsOverlay() string {
 `, policy, dns[0], quoted(dns)))
 }
 
-// imageComponent is what names the image, as "make image" wrote it beside the archive. It is empty
-// where there is no archive.
+// imageComponent returns the component that names the image, which "make image" wrote next to the archive. It is empty
+// if the lab has no image archive.
 func (b *builder) imageComponent() (string, error) {
 	if b.Image == "" {
 		return "", nil
@@ -105,7 +105,7 @@ func quoted(addrs []netip.Addr) string {
 	return strings.Join(s, ", ")
 }
 
-// deployAll makes the objects while the API server starts, and then makes the cluster hold them.
+// deployAll builds the objects while the API server starts, and then applies them to the cluster.
 func (b *builder) deployAll(ctx context.Context) error {
 	var objects []*unstructured.Unstructured
 	if b.Deploy != "" {
@@ -131,7 +131,7 @@ func (b *builder) deployAll(ctx context.Context) error {
 	return nil
 }
 
-// manifests writes an overlay of the manifests and returns its objects, with the lab's image.
+// manifests writes an overlay and returns the objects that it builds, with the lab's image.
 func (b *builder) manifests(dir, overlay string) ([]*unstructured.Unstructured, error) {
 	component, err := b.imageComponent()
 	if err != nil {
@@ -140,7 +140,7 @@ func (b *builder) manifests(dir, overlay string) ([]*unstructured.Unstructured, 
 	return manifest.Build(b.path(dir), b.Deploy, overlay, component)
 }
 
-// apply makes the cluster hold the objects of an overlay.
+// apply builds an overlay and applies its objects to the cluster.
 func (b *builder) apply(ctx context.Context, dir, overlay string) error {
 	config, _, err := b.client()
 	if err != nil {

@@ -16,9 +16,10 @@ import (
 	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
-// describe tells in the cluster's objects what the cluster is made with, where people and programs look who come
-// from kubeadm: its ConfigMap, and flags of kube-apiserver in `kubectl cluster-info dump`. There, a kubeadm
-// cluster shows the control plane's static pods; ours has no kubelet, so the Service in front of it shows them.
+// describe records the cluster's settings in the objects where users of kubeadm look for them. It writes the ConfigMap
+// kubeadm-config, and puts the flags of kube-apiserver into `kubectl cluster-info dump`. In a kubeadm cluster the dump
+// shows the static pods of the control plane. The lab's control plane has no kubelet, so an annotation of the Service
+// "kubernetes" shows the flags.
 func (b *builder) describe(ctx context.Context) error {
 	_, client, err := b.client()
 	if err != nil {
@@ -39,7 +40,7 @@ func (b *builder) describe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode annotation: %w", err)
 	}
-	// The API server makes its Service some moments after it is ready.
+	// The API server creates the Service "kubernetes" some moments after it is ready.
 	err = apiclient.Poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
 		_, err := client.CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, "kubernetes", types.MergePatchType, note, metav1.PatchOptions{})
 		return err
@@ -50,7 +51,7 @@ func (b *builder) describe(ctx context.Context) error {
 	return nil
 }
 
-// clusterConfiguration is what kubeadm would have been given for this cluster.
+// clusterConfiguration returns the configuration that a user would give kubeadm for this cluster.
 func (b *builder) clusterConfiguration() string {
 	return fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
@@ -64,7 +65,7 @@ networking:
 `, b.id(), b.plan.APIServer()[len("https://"):], apiversion.Get().GitVersion, list(b.plan.Pods()), list(b.plan.Services()))
 }
 
-// createOnce makes a ConfigMap, if it is not there.
+// createOnce creates a ConfigMap if it does not exist.
 func createOnce(ctx context.Context, client kubernetes.Interface, c *corev1.ConfigMap) error {
 	_, err := client.CoreV1().ConfigMaps(c.Namespace).Create(ctx, c, metav1.CreateOptions{})
 	if err == nil || apierrors.IsAlreadyExists(err) {

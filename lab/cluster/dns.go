@@ -14,8 +14,7 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// waitDNS asks the cluster DNS, from every node, by its Service's address,
-// until it answers.
+// waitDNS asks the cluster DNS from every node, at the address of the DNS Service, until it answers.
 func (b *builder) waitDNS(ctx context.Context) error {
 	const name = "kubernetes.default.svc.cluster.local."
 	for n := 1; n <= b.Nodes; n++ {
@@ -34,7 +33,7 @@ func (b *builder) waitDNS(ctx context.Context) error {
 	return nil
 }
 
-// ask sends one query and wants an answer without error.
+// ask sends one query and expects an answer without an error.
 func ask(ctx context.Context, server netip.AddrPort, name string) error {
 	qname, err := dnsmessage.NewName(name)
 	if err != nil {
@@ -52,8 +51,8 @@ func ask(ctx context.Context, server netip.AddrPort, name string) error {
 	if err != nil {
 		return fmt.Errorf("pack query: %w", err)
 	}
-	// One socket for each query: a flow that was refused or lost before the
-	// Service had endpoints must not be the one that is asked again.
+	// Each query uses a new socket. The kernel may have refused or dropped the flow of an earlier socket, because the
+	// Service had no endpoints yet.
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(server))
 	if err != nil {
 		return fmt.Errorf("dial DNS: %w", err)

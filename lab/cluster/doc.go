@@ -1,14 +1,13 @@
-// Package cluster is the life of one lab: up, status, load, down.
+// Package cluster brings one lab up and down, loads images into it and reports its status.
 //
 //	             ┌ fabric ┬─ control plane ─┐
 //	Up ─ check ──┤        ├─ node-1 ────────┼─ images ─ deploy/ ─ nodes Ready ─ DNS answers
 //	             └ pki ───┴─ node-N ────────┘
 //	                     │
-//	/var/lib/fairway-lab/lab.json  (what was started)
+//	/var/lib/fairway-lab/lab.json  (the started processes)
 //	                     │
 //	Down ────────────────┘ kills, unmounts, removes
 //
-// It hides in which order the parts are made and how each is undone. It
-// promises that what Up could not finish is removed before Up returns, and
-// that Down leaves nothing, whichever process of the lab is still alive.
+// The package knows the order in which the parts start, and the way to undo each of them. A failed Up removes its
+// unfinished lab before it returns. Down removes the whole lab, whichever of its processes are still alive.
 package cluster

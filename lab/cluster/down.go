@@ -13,8 +13,7 @@ import (
 	"github.com/fairway-net/fairway/lab/process"
 )
 
-// Down removes the lab and all that belongs to it. It is no error if there is
-// none.
+// Down removes the lab with all its parts. A lab that does not exist is no error.
 func (l Lab) Down(p *Progress) error {
 	unlock, err := l.lock()
 	if errors.Is(err, os.ErrNotExist) {
@@ -43,13 +42,12 @@ func (l Lab) remove() error {
 	return nil
 }
 
-// clear undoes everything, in an order in which nothing comes back: first the
-// processes, then what they held; lab.json last, so that a clear that was
-// interrupted can be repeated.
+// clear removes the lab's parts in an order that lets no part come back: first the processes, then the resources that
+// they held. It removes lab.json last, so that an interrupted clear can run again.
 func (l Lab) clear() error {
 	state, err := l.load()
 	if err != nil {
-		state = &State{} // none, or unreadable: go by what the kernel knows
+		state = &State{} // without a readable file, use only what the kernel shows
 	}
 	if err := l.kill(state); err != nil {
 		return err
@@ -74,7 +72,8 @@ func (l Lab) clear() error {
 	if err := l.removeFiles(slices.DeleteFunc(names(entries), func(n string) bool { return slices.Contains(last, n) })); err != nil {
 		return err
 	}
-	// Between the two another lab that goes would take this one for one that stays.
+	// Removing the last two files needs the lock. If only one of them is left, another lab that goes down would count
+	// this lab as running.
 	unlock, err := lockMachine()
 	if err != nil {
 		return err
@@ -101,9 +100,8 @@ func names(entries []os.DirEntry) []string {
 	return out
 }
 
-// kill ends the recorded processes, then every other process in one of the
-// lab's network namespaces. A node's pods have namespaces of
-// their own, but end with the node's init.
+// kill ends the recorded processes, then every other process in one of the lab's network namespaces. A node's pods have
+// their own namespaces, and end together with the node's init.
 func (l Lab) kill(state *State) error {
 	if err := process.KillAll(state.Processes); err != nil {
 		return err
@@ -112,7 +110,7 @@ func (l Lab) kill(state *State) error {
 	if err != nil {
 		return err
 	}
-	for range 10 { // a process may start another while it is being looked for
+	for range 10 { // a process may start another during the search
 		found, err := process.InNamespaces(inodes)
 		if err != nil || len(found) == 0 {
 			return err
@@ -124,8 +122,7 @@ func (l Lab) kill(state *State) error {
 	return errors.New("processes of the lab start faster than they can be killed")
 }
 
-// unmount removes mounts below the lab's directory that are left, innermost
-// first.
+// unmount removes the remaining mounts below the lab's directory, innermost first.
 func (l Lab) unmount() error {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

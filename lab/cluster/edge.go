@@ -14,13 +14,13 @@ import (
 	"github.com/fairway-net/fairway/lab/pki"
 )
 
-// edgeAccount is who `fairway edge` is to the API server: the account that the component edge makes.
+// edgeAccount is the identity of `fairway edge` at the API server. The component edge creates this service account.
 const edgeAccount = "system:serviceaccount:kube-system:fairway-edge"
 
 // EdgeTargets are the values of Options.EdgeTarget, the default first.
 var EdgeTargets = []string{"instance", "ip"}
 
-// checkEdge returns what is wrong with the options of the edge.
+// checkEdge returns an error if the edge's options do not fit together.
 func (o Options) checkEdge() error {
 	switch {
 	case !slices.Contains(EdgeTargets, o.EdgeTarget):
@@ -35,8 +35,8 @@ func (o Options) checkEdge() error {
 
 func (l Lab) edgeDir() string { return l.path("edge") }
 
-// edgeConfig is the configuration of `fairway edge` for a lab. Its checks are more frequent than its defaults, for
-// nodes that are broken on purpose.
+// edgeConfig returns the configuration of `fairway edge`. Its health checks run more often than by default, because
+// users break nodes on purpose.
 func (b *builder) edgeConfig(kubeconfig string) string {
 	text := fmt.Sprintf(`apiVersion: edge.fairway.net/v1alpha1
 kind: EdgeConfiguration
@@ -53,8 +53,8 @@ metricsBindAddress: 127.0.0.1:10282
 	return text
 }
 
-// makeEdge writes all that the edge's machine has on its disk. A configuration that is there stays, as a user may
-// have edited it.
+// makeEdge writes the files of the edge's machine. It keeps an existing configuration, because the user may have edited
+// it.
 func (b *builder) makeEdge() error {
 	if err := os.MkdirAll(b.edgeDir(), 0o755); err != nil {
 		return fmt.Errorf("create the edge's directory: %w", err)

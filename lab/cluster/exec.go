@@ -14,14 +14,14 @@ import (
 	"github.com/fairway-net/fairway/lab/toolbox"
 )
 
-// Exited says that a command ran in the lab and ended with a status that is not 0. The
-// command has told why.
+// Exited reports a command that ran in the lab and ended with a status other than 0. The command itself has printed the
+// reason.
 type Exited struct{ Status int }
 
 func (e Exited) Error() string { return fmt.Sprintf("exit status %d", e.Status) }
 
-// OnNode runs a command on a node, which is named as "2" or "node-2", with the
-// caller's standard streams. The error of a command that failed is an Exited.
+// OnNode runs a command on a node, named "2" or "node-2", with the caller's standard streams. If the command fails, the
+// error is an Exited.
 func (l Lab) OnNode(name string, argv []string) error {
 	state, err := l.load()
 	if err != nil {
@@ -41,7 +41,7 @@ func (l Lab) OnNode(name string, argv []string) error {
 	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
 }
 
-// Shell opens a shell on a node, on the client, the router or the edge, whose prompt says where it is.
+// Shell opens a shell on a node, the client, the router or the edge. The prompt shows the machine's name.
 func (l Lab) Shell(where string) error {
 	prompt := where
 	if n, err := nodeNumber(where); err == nil {
@@ -60,7 +60,7 @@ func (l Lab) Shell(where string) error {
 	return l.OnNode(where, shell)
 }
 
-// NodeNames are the names of the lab's nodes; none if there is no lab.
+// NodeNames lists the names of the lab's nodes. Without a lab the list is empty.
 func (l Lab) NodeNames() []string {
 	s, err := l.load()
 	if err != nil {
@@ -73,7 +73,7 @@ func (l Lab) NodeNames() []string {
 	return names
 }
 
-// OnClient runs a command on the client outside the cluster, as OnNode does.
+// OnClient runs a command on the client outside the cluster, in the same way as OnNode.
 func (l Lab) OnClient(argv []string) error { return l.inside(fabric.Client, argv) }
 
 // inside runs a command in a network namespace of the lab.
@@ -86,8 +86,8 @@ func (l Lab) inside(namespace string, argv []string) error {
 	})
 }
 
-// run starts a command by start. Keys that interrupt go to the command, which
-// shares the terminal; this process continues, to report how the command ended.
+// run runs a command with the help of start. Interrupting keys go to the command, which shares the terminal. This
+// process continues, so that it can report the command's status.
 func run(argv []string, start func(*exec.Cmd) error) error {
 	keys := make(chan os.Signal, 1)
 	signal.Notify(keys, unix.SIGINT, unix.SIGQUIT)
@@ -97,7 +97,7 @@ func run(argv []string, start func(*exec.Cmd) error) error {
 	err := start(cmd)
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
-		return Exited{Status: max(ended.ExitCode(), 1)} // -1: by a signal
+		return Exited{Status: max(ended.ExitCode(), 1)} // -1 means that a signal ended it
 	}
 	return err
 }

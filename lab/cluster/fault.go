@@ -13,29 +13,29 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// A Fault is what can be done to a machine of the lab: a node, the control plane, in part the machine in front.
+// A Fault is a way to break a machine of the lab: a node or the control plane. The machine in front supports some of
+// them.
 type Fault string
 
 // The faults, and Heal, which undoes all of them.
 const (
-	Kill      Fault = "kill"      // power off: nothing of it answers, what its kernel held is gone, its disk stays
-	Pause     Fault = "pause"     // no process runs on, as on a machine that hangs; its kernel still forwards packets
-	Partition Fault = "partition" // packets are dropped on the way, the link stays up
+	Kill      Fault = "kill"      // power off: the machine does not answer and loses its kernel's state, its disk stays
+	Pause     Fault = "pause"     // all processes stop, as on a hanging machine; the kernel still forwards packets
+	Partition Fault = "partition" // the fabric drops the machine's packets, and the link stays up
 	LinkDown  Fault = "link-down" // the machine loses its carrier
 	Heal      Fault = "heal"
 )
 
-// Faults lists all of them.
+// Faults lists all faults.
 var Faults = []Fault{Kill, Pause, Partition, LinkDown, Heal}
 
-// A Cut narrows a Partition. The zero value is for all packets.
+// A Cut limits a Partition. The zero value drops all packets.
 type Cut struct {
-	From   []string // only packets from and to these machines
+	From   []string // drop only packets from and to these machines
 	OneWay string   // fabric.In or fabric.Out, seen from the machine with the fault
 }
 
-// Fault does f to the machine called target: "2", "node-2" or "control-plane". Faults of one machine add
-// up until Heal.
+// Fault does f to the machine target: "2", "node-2" or "control-plane". The faults of a machine add up until Heal.
 func (l Lab) Fault(ctx context.Context, target string, f Fault, cut Cut, p *Progress) error {
 	b, unlock, err := l.resume(ctx, p)
 	if err != nil {
@@ -82,7 +82,7 @@ func joined(faults []Fault) string {
 	return strings.Join(words, ", ")
 }
 
-// healCommand is the command line that heals a machine.
+// healCommand returns the command line that heals a machine.
 func (l Lab) healCommand(name string) string {
 	if n, ok := strings.CutPrefix(name, "node-"); ok {
 		name = "node " + n
@@ -111,7 +111,7 @@ func (b *builder) cut(name string, cut Cut) error {
 	return b.fabric().Cut(name, cut.OneWay, peers...)
 }
 
-// subnet is the number of a machine's subnet.
+// subnet returns the number of a machine's subnet.
 func (b *builder) subnet(name string) int {
 	n, err := nodeNumber(name)
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *builder) subnet(name string) int {
 	return b.plan.Subnet(n)
 }
 
-// heal undoes what Fault did to a machine, and starts it if it does not run.
+// heal undoes all faults of a machine, and starts the machine if it is off.
 func (b *builder) heal(ctx context.Context, name string) error {
 	had := b.faults(name)
 	if err := b.fabric().Mend(name); err != nil {
@@ -156,8 +156,8 @@ func (b *builder) signal(name string, s unix.Signal) error {
 	return node.Signal(pid, s)
 }
 
-// powerOff takes the link away first: processes that are killed would say goodbye to
-// their peers, which a machine without power does not.
+// powerOff takes the link away first. Otherwise the dying processes would say goodbye to their peers, and a machine
+// that loses power cannot do that.
 func (b *builder) powerOff(name string) error {
 	if err := b.fabric().PullPlug(name); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (b *builder) powerOff(name string) error {
 	return b.sweep(name)
 }
 
-// sweep removes what the kernel still holds of a machine whose processes have ended.
+// sweep removes the kernel's remaining state of a machine after its processes have ended.
 func (b *builder) sweep(name string) error {
 	if err := errors.Join(b.fabric().PullPlug(name), b.fabric().Release(name)); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (b *builder) powerOn(ctx context.Context, name string) error {
 	return b.routePods(ctx)
 }
 
-// The words in which faults shows what is wrong with a machine.
+// The words that describe a machine's faults.
 const (
 	wordOff      = "off"
 	wordPaused   = "paused"
@@ -217,7 +217,7 @@ const (
 	wordLinkDown = "link down"
 )
 
-// faults says what is wrong with a machine, as the kernel shows it.
+// faults lists a machine's faults, as the kernel shows them.
 func (b *builder) faults(name string) []string { return b.Lab.faults(b.state, name) }
 
 func (l Lab) faults(s *State, name string) []string {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// archiveOf finds what Load is to bring in: an archive, a directory with an OCI layout, or the name of an image that a
-// runtime of this machine holds. tmp is a directory for what has to be made of it.
+// archiveOf finds the image archive for Load. The argument names an archive, a directory with an OCI layout, or an
+// image that a container runtime of this machine holds. tmp is a directory for the archives that archiveOf creates.
 func archiveOf(ctx context.Context, what, tmp string) (string, error) {
 	info, err := os.Stat(what)
 	switch {
@@ -36,7 +36,7 @@ func archiveOfLayout(ctx context.Context, dir, tmp string) (string, error) {
 	return archive, nil
 }
 
-// export writes the image called name into archive, from the first runtime that has it.
+// export writes the image called name into archive, from the first runtime that has the image.
 func export(ctx context.Context, name, archive string) (string, error) {
 	var asked []string
 	for _, argv := range [][]string{
@@ -52,7 +52,7 @@ func export(ctx context.Context, name, archive string) (string, error) {
 		if exec.CommandContext(ctx, argv[0], argv[1:]...).Run() == nil {
 			return archive, nil
 		}
-		_ = os.Remove(archive) // what a failed one has left
+		_ = os.Remove(archive) // a failed export leaves a partial file
 		asked = append(asked, strings.Join(argv[:min(3, len(argv)-3)], " "))
 	}
 	if len(asked) == 0 {
@@ -61,7 +61,7 @@ func export(ctx context.Context, name, archive string) (string, error) {
 	return "", fmt.Errorf("there is no file %s, and none of these has such an image: %s", name, strings.Join(asked, ", "))
 }
 
-// fullName is an image's name as containerd has it: nginx is docker.io/library/nginx:latest.
+// fullName returns an image's name as containerd stores it: nginx is docker.io/library/nginx:latest.
 func fullName(name string) string {
 	first, rest, slash := strings.Cut(name, "/")
 	switch {

@@ -9,19 +9,19 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// fronts are the machines between the client and the nodes, by what gives load-balancer addresses.
+// fronts maps each load balancer to the machine between the client and the nodes.
 var fronts = map[string]string{BalancerBGP: fabric.Router, BalancerEdge: fabric.Edge}
 
-// front is the machine between the client and the nodes; "": there is none.
+// front returns the name of the machine between the client and the nodes, or "" if there is none.
 func (o Options) front() string { return fronts[o.LoadBalancer] }
 
-// plan is the address plan of a lab with these options.
+// plan returns the address plan of a lab with these options.
 func (o Options) plan() fabric.Plan {
 	return fabric.Plan{Family: o.Family, Front: o.front(), TwoSubnets: o.Subnets == 2}
 }
 
-// routerIn is the namespace in which BIRD runs: that of the router in front, or where there is none and routers are to
-// carry pods' packets, the fabric's; "": in none.
+// routerIn returns the namespace in which BIRD runs, or "" if the lab runs no BIRD. If the lab has a router in front,
+// this is the router's namespace. Otherwise, if BGP carries the pods' packets, it is the fabric's.
 func (o Options) routerIn() string {
 	switch {
 	case o.front() == fabric.Router:
@@ -32,7 +32,8 @@ func (o Options) routerIn() string {
 	return ""
 }
 
-// needsFront returns an error if the lab does not have that machine in front, nor one that takes its place.
+// needsFront returns an error if the lab has neither the machine called name in front nor BIRD in the role of the
+// router.
 func (l Lab) needsFront(o Options, name string) error {
 	if o.front() == name || name == fabric.Router && o.routerIn() != "" {
 		return nil
@@ -45,7 +46,7 @@ func (l Lab) needsFront(o Options, name string) error {
 	return fmt.Errorf("no machine %q", name)
 }
 
-// startFront starts what runs on the machine in front.
+// startFront starts the program of the machine in front.
 func (b *builder) startFront() error {
 	if b.front() == fabric.Edge {
 		return b.startEdge()
@@ -53,7 +54,7 @@ func (b *builder) startFront() error {
 	return b.startRouter()
 }
 
-// faultFront does what can be done to the process of the machine in front; its kernel forwards on.
+// faultFront stops, pauses or heals the process of the machine in front. The machine's kernel keeps forwarding packets.
 func (b *builder) faultFront(name string, f Fault) error {
 	if err := b.needsFront(b.Options, name); err != nil {
 		return err
@@ -90,8 +91,8 @@ func (b *builder) faultFront(name string, f Fault) error {
 	return nil
 }
 
-// OnFront runs a command on the machine in front, fabric.Router or fabric.Edge, as OnNode does. birdc is told
-// where BIRD is, and fairway is the program that runs there.
+// OnFront runs a command on the machine in front, in the same way as OnNode. name is fabric.Router or fabric.Edge.
+// birdc gets the path of BIRD's socket, and fairway runs the edge's own program.
 func (l Lab) OnFront(name string, argv []string) error {
 	state, err := l.load()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 // pauseArchive is the archive of the sandbox image in ImagesDir.
 const pauseArchive = "pause.tar"
 
-// Load brings images into every node, and returns how many these are. What is an archive, as docker save or an OCI
-// layout in a tar, a directory with an OCI layout, or the name of an image on this machine.
+// Load imports images into every node, and returns the number of nodes. The argument names an archive, a directory with
+// an OCI layout, or an image on this machine. An archive comes from docker save, or is an OCI layout in a tar.
 func (l Lab) Load(ctx context.Context, what string) (nodes int, err error) {
 	state, err := l.load()
 	if err != nil {
@@ -35,7 +35,7 @@ func (l Lab) Load(ctx context.Context, what string) (nodes int, err error) {
 	return len(state.nodes()), l.importAll(ctx, state, []string{archive})
 }
 
-// importAll brings the archives into all nodes, at once on each.
+// importAll imports the archives into all nodes in parallel.
 func (l Lab) importAll(ctx context.Context, s *State, archives []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range s.nodes() {
@@ -58,7 +58,7 @@ func (l Lab) importAll(ctx context.Context, s *State, archives []string) error {
 	return group.Wait()
 }
 
-// kubeProxyArchive is where the archive of kube-proxy's image is; "": the lab has none.
+// kubeProxyArchive returns the path of the kube-proxy image's archive, or "" if the lab does not run kube-proxy.
 func (b *builder) kubeProxyArchive() string {
 	if b.KubeProxy == "" {
 		return ""
@@ -66,7 +66,7 @@ func (b *builder) kubeProxyArchive() string {
 	return b.path("kube-proxy.tar")
 }
 
-// waitContainerd waits until a node's containerd serves.
+// waitContainerd waits until a node's containerd accepts connections.
 func (b *builder) waitContainerd(ctx context.Context, n int) error {
 	init := b.process(fabric.NodeName(n))
 	err := apiclient.Poll(ctx, 20*time.Millisecond, func(ctx context.Context) error { return node.Listens(ctx, node.Socket(init.PID)) })
@@ -76,13 +76,13 @@ func (b *builder) waitContainerd(ctx context.Context, n int) error {
 	return nil
 }
 
-// imageStore is the containerd that unpacks the images once for all nodes, by its name among the lab's processes.
+// imageStore is the process name of the containerd that unpacks the images once for all nodes.
 const imageStore = "image-store"
 
-// store is where the images of a lab lie unpacked.
+// store returns the store of the lab's unpacked images.
 func (l Lab) store() node.Store { return node.Store{Dir: l.path("store")} }
 
-// unpackImages fills the store, from which nodes take their images over when they start.
+// unpackImages fills the store. A node takes its images from the store when it starts.
 func (b *builder) unpackImages(ctx context.Context) error {
 	if archive := b.kubeProxyArchive(); archive != "" {
 		if err := b.writeKubeProxyImage(archive); err != nil {
@@ -97,7 +97,7 @@ func (b *builder) unpackImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// In a namespace of the lab, so that whatever becomes of this process, "down" finds it.
+	// The process runs in a namespace of the lab, so that "down" finds it even if this program dies.
 	if err := b.start(imageStore, fabric.NodeName(1), cmd); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (b *builder) unpackImages(ctx context.Context) error {
 	return nil
 }
 
-// startNodes starts every node, with the images that are in the store, and waits until their containerds serve.
+// startNodes starts every node with the store's images, and waits until every containerd accepts connections.
 func (b *builder) startNodes(ctx context.Context) error {
 	for n := 1; n <= b.Nodes; n++ {
 		if err := b.startNode(n); err != nil {

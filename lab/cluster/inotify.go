@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instances of inotify that a lab has open when it stands: etcd and kube-apiserver with its controllers; kubelet,
-// containerd and the agent of a node.
+// The inotify instances that a running lab keeps open. The control plane's are in etcd and in kube-apiserver with its
+// controllers. A node's are in the kubelet, containerd and the agent.
 const (
 	inotifyControlPlane = 9
 	inotifyNode         = 7
 )
 
-// checkInotify returns an error if the kernel would not let a lab open as many instances of inotify as it needs.
+// checkInotify returns an error if the kernel does not let the lab open enough inotify instances.
 func (o Options) checkInotify() error {
 	return spareInotify("a lab of "+count(o.Nodes, "node"), inotifyControlPlane+inotifyNode*o.Nodes)
 }
 
-// spareInotify returns an error if there are not so many instances of inotify left: kubelet and containerd end without,
-// and do not say why.
+// spareInotify returns an error if fewer than need inotify instances are free. Without an instance, kubelet and
+// containerd end and do not report the reason.
 func spareInotify(what string, need int) error {
 	var open []int
 	defer func() {
@@ -48,7 +48,7 @@ func spareInotify(what string, need int) error {
 
 const inotifyLimit = "/proc/sys/fs/inotify/max_user_instances"
 
-// inotifyAdvice says how many instances a user may have, and how to allow more.
+// inotifyAdvice returns the number of instances that a user may open, and the command that raises it.
 func inotifyAdvice() string {
 	text, err := os.ReadFile(inotifyLimit)
 	if err != nil {
@@ -61,10 +61,10 @@ func inotifyAdvice() string {
 	return fmt.Sprintf(" of the %d that a user may have [sysctl -w fs.inotify.max_user_instances=%d]", limit, max(512, 2*limit))
 }
 
-// noInotify is how kubelet, containerd and others say that they get no instance of inotify.
+// noInotify matches the messages of kubelet, containerd and other programs that could not open an inotify instance.
 var noInotify = regexp.MustCompile(`(inotify|fsnotify|cni conf monitor|watcher).*too many open files`)
 
-// inotifyWords says so, if a log of the lab does.
+// inotifyWords names the first log of the lab that reports a missing inotify instance. It returns "" if no log does.
 func (l Lab) inotifyWords() string {
 	logs, err := filepath.Glob(filepath.Join(l.logs(), "*.log"))
 	if err != nil {

@@ -22,11 +22,12 @@ import (
 	"github.com/fairway-net/fairway/lab/toolbox"
 )
 
-// kubeProxyImage is the image that the lab makes of the program it is given.
+// kubeProxyImage is the name of the image that the lab builds from the given kube-proxy program.
 const kubeProxyImage = "registry.k8s.io/kube-proxy:lab"
 
-// kubeProxyManifest is kube-proxy as kubeadm installs it, but for three settings: health and metrics have other ports,
-// because the agent that makes the pod network has the usual ones, and conntrack's limits, which are the machine's, stay.
+// kubeProxyManifest installs kube-proxy as kubeadm does, except for three settings. The health and metrics ports
+// differ, because the agent that makes the pod network uses the usual ones. The conntrack limits stay as they are,
+// because they belong to the machine.
 const kubeProxyManifest = `
 apiVersion: v1
 kind: ServiceAccount
@@ -103,7 +104,7 @@ spec:
       - {name: lib-modules, hostPath: {path: /lib/modules}}
 `
 
-// writeKubeProxyImage makes an archive of kube-proxy and of the programs that it runs.
+// writeKubeProxyImage writes an image archive with kube-proxy and the programs that it runs.
 func (b *builder) writeKubeProxyImage(archive string) error {
 	var tree image.Tree
 	for name, link := range map[string]string{"nft": "/usr/local/bin/nft", "dash": "/bin/sh"} {
@@ -130,7 +131,7 @@ func (b *builder) writeKubeProxyImage(archive string) error {
 	return image.WriteFile(archive, img)
 }
 
-// deployKubeProxy applies the DaemonSet and what it needs.
+// deployKubeProxy applies kube-proxy's DaemonSet and its other objects.
 func (b *builder) deployKubeProxy(ctx context.Context) error {
 	config, _, err := b.client()
 	if err != nil {
@@ -149,7 +150,7 @@ func (b *builder) deployKubeProxy(ctx context.Context) error {
 	return manifest.Apply(ctx, config, objects)
 }
 
-// waitKubeProxy waits until kube-proxy runs on every node, and gives up when one keeps ending.
+// waitKubeProxy waits until kube-proxy runs on every node. It fails if a kube-proxy keeps ending.
 func (b *builder) waitKubeProxy(ctx context.Context) error {
 	_, client, err := b.client()
 	if err != nil {
@@ -187,14 +188,14 @@ func (b *builder) waitKubeProxy(ctx context.Context) error {
 	return nil
 }
 
-// lastLog is the last line that a pod's last container wrote.
+// lastLog returns the last log line of a pod's previous container.
 func lastLog(ctx context.Context, client kubernetes.Interface, pod corev1.Pod) (string, error) {
 	data, err := client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read the log of %s: %w", pod.Name, err)
 	}
 	last := text.LastLine(string(data))
-	// So the kubelet answers, without an error, when that container has just made room for a newer one.
+	// The kubelet sends this text instead of an error if it has just removed the container.
 	if strings.HasPrefix(last, "unable to retrieve container logs") {
 		return "", fmt.Errorf("read the log of %s: %s", pod.Name, last)
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// defaultName is how texts call the lab that has no name.
+// defaultName stands for the lab with the empty name in texts.
 const defaultName = "(default)"
 
-// String is the lab's name as texts show it.
+// String returns the lab's name for texts.
 func (l Lab) String() string {
 	if l.Name == "" {
 		return defaultName
@@ -23,7 +23,7 @@ func (l Lab) String() string {
 	return l.Name
 }
 
-// Labs are the labs on this machine, up or half made, by name.
+// Labs lists the labs on this machine by name, including those that are only partly made.
 func Labs() []Lab {
 	dirs, err := filepath.Glob("/var/lib/fairway-lab*/" + stateFile)
 	if err != nil {
@@ -49,9 +49,9 @@ func listed(labs []Lab) string {
 	return strings.Join(names, ", ")
 }
 
-// A Summary is one lab of those on this machine. Its JSON fields are stable.
+// A Summary describes one lab on this machine. Its JSON fields are stable.
 type Summary struct {
-	Name       string    `json:"name"`  // empty: the lab without a name
+	Name       string    `json:"name"`  // empty for the lab without a name
 	State      string    `json:"state"` // up, starting, broken, unreadable
 	Nodes      int       `json:"nodes"`
 	Family     string    `json:"family,omitempty"`
@@ -59,12 +59,12 @@ type Summary struct {
 	Kubeconfig string    `json:"kubeconfig,omitempty"`
 }
 
-// Summaries are the labs on this machine.
+// Summaries describes the labs on this machine.
 type Summaries struct {
 	Labs []Summary `json:"labs"`
 }
 
-// List looks at all labs on this machine.
+// List describes all labs on this machine.
 func List() Summaries {
 	all := Summaries{Labs: []Summary{}}
 	for _, l := range Labs() {
@@ -92,7 +92,7 @@ func (s Summaries) WriteTable(out io.Writer, _ bool) error {
 	return table.Flush()
 }
 
-// phase is one word on how the lab is.
+// phase describes the lab's state in one word.
 func (s *State) phase() string {
 	switch {
 	case len(s.dead()) > 0:
@@ -103,7 +103,7 @@ func (s *State) phase() string {
 	return "up"
 }
 
-// LogNames are the parts of the lab that have a log.
+// LogNames lists the parts of the lab that have a log.
 func (l Lab) LogNames() ([]string, error) {
 	if _, err := l.load(); err != nil {
 		return nil, err
@@ -118,8 +118,8 @@ func (l Lab) LogNames() ([]string, error) {
 	return files, nil
 }
 
-// Log writes the log of a part, one of LogNames, to out: what is there, and with follow
-// also what comes, until ctx is done.
+// Log writes the log of a part to out. The part is one of LogNames. With follow, Log also writes new lines until ctx is
+// done.
 func (l Lab) Log(ctx context.Context, part string, follow bool, out io.Writer) error {
 	names, err := l.LogNames()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// nodes are the numbers of the lab's nodes.
+// nodes returns the numbers of the lab's nodes in ascending order.
 func (s *State) nodes() []int {
 	var numbers []int
 	for _, r := range s.Processes {
@@ -37,7 +37,7 @@ func nodeNumber(name string) (int, error) {
 	return n, nil
 }
 
-// node finds a node by its number or name. others are further machines that an error names.
+// node finds a node by its number or name. An error also lists others, further machines that the caller accepts.
 func (s *State) node(name string, others ...string) (int, error) {
 	there := s.nodes()
 	n, err := nodeNumber(name)
@@ -51,7 +51,7 @@ func (s *State) node(name string, others ...string) (int, error) {
 	return 0, fmt.Errorf("no node %q [the lab has %s]", name, strings.Join(append(names, others...), ", "))
 }
 
-// machine finds a node or the control plane, by the name of its namespace.
+// machine finds a node or the control plane, and returns the name of its namespace.
 func (b *builder) machine(name string) (string, error) {
 	if name == controlPlane {
 		return name, nil
@@ -63,7 +63,7 @@ func (b *builder) machine(name string) (string, error) {
 	return fabric.NodeName(n), nil
 }
 
-// resume takes up the work on a lab that is up: no other command changes it before unlock.
+// resume prepares a change of a lab that is up. Until unlock, no other command can change the lab.
 func (l Lab) resume(ctx context.Context, p *Progress) (b *builder, unlock func(), err error) {
 	if _, err := l.load(); err != nil {
 		return nil, nil, err
@@ -71,7 +71,7 @@ func (l Lab) resume(ctx context.Context, p *Progress) (b *builder, unlock func()
 	if unlock, err = l.waitLock(ctx); err != nil {
 		return nil, nil, err
 	}
-	s, err := l.load() // again: what was before the lock may be old
+	s, err := l.load() // load again, because the lab may have changed before the lock
 	if err == nil && !s.Ready {
 		err = fmt.Errorf("the lab is still coming up, or up was killed [wait, or %s removes it]", l.Command("down"))
 	}
@@ -82,7 +82,7 @@ func (l Lab) resume(ctx context.Context, p *Progress) (b *builder, unlock func()
 	return &builder{Lab: l, Options: s.Options, Progress: p, plan: s.Options.plan(), state: s}, unlock, nil
 }
 
-// resumeWhole is resume for work that the control plane has a part in.
+// resumeWhole is resume for changes that need a running control plane.
 func (l Lab) resumeWhole(ctx context.Context, p *Progress) (b *builder, unlock func(), err error) {
 	if b, unlock, err = l.resume(ctx, p); err != nil {
 		return nil, nil, err
@@ -100,7 +100,7 @@ func (l Lab) resumeWhole(ctx context.Context, p *Progress) (b *builder, unlock f
 	return nil, nil, err
 }
 
-// resumeNode is resumeWhole for work on one node: its number, or its name, becomes its name.
+// resumeNode is resumeWhole for a change of one node. It turns the node's number or name into its name.
 func (l Lab) resumeNode(ctx context.Context, node string, p *Progress) (b *builder, name string, unlock func(), err error) {
 	if b, unlock, err = l.resumeWhole(ctx, p); err != nil {
 		return nil, "", nil, err
@@ -113,7 +113,7 @@ func (l Lab) resumeNode(ctx context.Context, node string, p *Progress) (b *build
 	return b, fabric.NodeName(n), unlock, nil
 }
 
-// waitLock is lock for commands that take a moment: they wait for each other.
+// waitLock is lock for commands that take a moment. It waits until another command has finished.
 func (l Lab) waitLock(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -130,7 +130,7 @@ func (l Lab) waitLock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// RestartNode cuts a node's power and starts it again, and waits until it is Ready.
+// RestartNode cuts a node's power, starts the node again, and waits until it is Ready.
 func (l Lab) RestartNode(ctx context.Context, name string, p *Progress) error {
 	b, name, unlock, err := l.resumeNode(ctx, name, p)
 	if err != nil {
@@ -157,8 +157,8 @@ func (l Lab) RestartNode(ctx context.Context, name string, p *Progress) error {
 	return nil
 }
 
-// waitNode waits until a node is Ready by the word of a kubelet that started after began: what
-// the node said before, the API server still shows.
+// waitNode waits until a kubelet that started after began reports the node as Ready. The API server still shows the
+// report of the previous kubelet, which does not count.
 func (b *builder) waitNode(ctx context.Context, name string, began time.Time) error {
 	_, client, err := b.client()
 	if err != nil {

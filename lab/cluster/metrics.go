@@ -15,12 +15,14 @@ import (
 	"github.com/fairway-net/fairway/lab/pki"
 )
 
-// metricsSubject is what the server of metrics is to kube-apiserver, by the name of its Service, and to kubelets.
+// metricsSubject returns the subject of the metrics server's certificate. kube-apiserver verifies the name of its
+// Service, and kubelets accept its group.
 func metricsSubject() pki.Subject {
 	return pki.Subject{Name: "lab:metrics-server", Groups: []string{"system:masters"}, Names: []string{"metrics-server.kube-system.svc"}}
 }
 
-// metricsObjects tell kube-apiserver who serves metrics.k8s.io: the control plane's own process, behind a Service.
+// metricsObjects register the server of metrics.k8s.io at kube-apiserver: a Service in front of the control plane's own
+// process.
 const metricsObjects = `
 - apiVersion: v1
   kind: Service
@@ -44,7 +46,7 @@ const metricsObjects = `
     service: {name: metrics-server, namespace: kube-system, port: 443}
 `
 
-// registerMetrics makes kube-apiserver pass on what is asked of metrics.k8s.io.
+// registerMetrics makes kube-apiserver forward requests for metrics.k8s.io to the lab's metrics server.
 func (b *builder) registerMetrics(ctx context.Context) error {
 	if !b.MetricsServer {
 		return nil

@@ -16,14 +16,14 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// The files by which labs pass on what they made on the machine.
+// The files with which a lab passes the directories that it made on the machine to another lab.
 const (
-	leavingFile   = "leaving"    // this lab is being removed: it takes nothing over
-	inheritedFile = "inherited-" // and the lab from which it was: directories, outermost first
+	leavingFile   = "leaving"    // this lab is going down, and takes no directories over
+	inheritedFile = "inherited-" // followed by the giving lab's id; holds directories, outermost first
 )
 
-// lockMachine keeps other labs from making or removing directories of the machine meanwhile. The lock is on a directory that
-// is there in any case, so nothing is left of it.
+// lockMachine keeps other labs from making or removing directories of the machine. It locks a directory that always
+// exists, so the lock leaves no file.
 func lockMachine() (unlock func(), err error) {
 	dir, err := os.Open("/var/lib")
 	if err != nil {
@@ -39,8 +39,8 @@ func lockMachine() (unlock func(), err error) {
 	return func() { dir.Close() }, nil
 }
 
-// makeMountpoints makes the directories over which nodes mount their own, and
-// remembers those that were not there.
+// makeMountpoints makes the directories over which nodes mount their own, and records the directories that did not
+// exist.
 func (b *builder) makeMountpoints() error {
 	unlock, err := lockMachine()
 	if err != nil {
@@ -69,9 +69,8 @@ func (b *builder) makeMountpoints() error {
 	return nil
 }
 
-// removeMountpoints removes the directories that this lab made, or took over, if they are
-// still empty. While another lab is up, that lab removes them later: removing a
-// directory would take away that lab's mounts on it.
+// removeMountpoints removes the empty directories that this lab made or took over. If another lab is up, that lab takes
+// them over and removes them later. Removing a directory now would also remove the other lab's mounts on it.
 func (l Lab) removeMountpoints(state *State) error {
 	unlock, err := lockMachine()
 	if err != nil {
@@ -102,7 +101,7 @@ func (l Lab) removeMountpoints(state *State) error {
 	return nil
 }
 
-// heir is another lab that stays.
+// heir finds another lab that is not going down.
 func (l Lab) heir() (Lab, bool, error) {
 	files, err := filepath.Glob("/var/lib/fairway-lab*/" + stateFile)
 	if err != nil {
@@ -118,7 +117,8 @@ func (l Lab) heir() (Lab, bool, error) {
 	return Lab{}, false, nil
 }
 
-// inherit takes over what another lab made. That is a file of its own: the lab itself may be writing its state.
+// inherit takes over the directories that another lab made. It records them in a separate file, because the receiving
+// lab may be writing its own state file.
 func (l Lab) inherit(from Lab, dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
@@ -129,7 +129,7 @@ func (l Lab) inherit(from Lab, dirs []string) error {
 	return nil
 }
 
-// inherited are the directories that this lab took over.
+// inherited returns the directories that this lab took over.
 func (l Lab) inherited() ([]string, error) {
 	files, err := filepath.Glob(l.path(inheritedFile + "*"))
 	if err != nil {

@@ -15,34 +15,34 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// Options say what Up makes. DefaultOptions has the defaults.
+// Options configure the lab that Up makes. DefaultOptions has the defaults.
 type Options struct {
 	Nodes     int           `json:"nodes"`
 	ProxyMode string        `json:"proxyMode"`
 	Family    fabric.Family `json:"family"`
-	// LoadBalancer says how Services of type LoadBalancer get addresses: one of LoadBalancers.
+	// LoadBalancer selects the source of addresses for Services of type LoadBalancer: one of LoadBalancers.
 	LoadBalancer string `json:"loadBalancer"`
-	// EdgeTarget is what the load balancer of BalancerEdge takes connections to: one of EdgeTargets.
+	// EdgeTarget selects the targets of the edge's connections, with BalancerEdge: one of EdgeTargets.
 	EdgeTarget string `json:"edgeTarget"`
-	KubeProxy  string `json:"kubeProxy"` // path of a kube-proxy to run instead of our proxy; empty means ours
+	KubeProxy  string `json:"kubeProxy"` // path of a kube-proxy to run instead of Fairway's proxy; empty means Fairway's
 	APIPort    int    `json:"apiPort"`   // on 127.0.0.1
 	Deploy     string `json:"deploy"`    // directory with a kustomization; empty means none
-	Image      string `json:"image"`     // archive of our image; empty means none
+	Image      string `json:"image"`     // archive of Fairway's image; empty means none
 	ImagesDir  string `json:"imagesDir"` // archives of further images; empty means none
-	// EgressAddresses adds the component that lets pods leave with Services' addresses.
+	// EgressAddresses adds the component that lets pods' packets leave with the addresses of Services.
 	EgressAddresses bool `json:"egressAddresses"`
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
 	NetworkPolicy bool `json:"networkPolicy"`
 	// MetricsServer serves the API metrics.k8s.io.
 	MetricsServer bool `json:"metricsServer"`
-	// Publish are ports of this machine's 127.0.0.1 that lead to a NodePort, as HOSTPORT:NODEPORT.
+	// Publish maps ports of this machine's 127.0.0.1 to NodePorts, as HOSTPORT:NODEPORT.
 	Publish []string `json:"publish,omitempty"`
-	// PodNetwork is how pods of other nodes are reached: one of PodNetworks.
+	// PodNetwork selects the way to pods on other nodes: one of PodNetworks.
 	PodNetwork string `json:"podNetwork"`
 	CNIPlugins string `json:"cniPlugins"` // directory with the reference plugins, for PodNetwork bridge
-	// Subnets of nodes, 1 or 2: with 2, nodes with even numbers are behind a router.
+	// Subnets is the number of node subnets, 1 or 2. With 2, the nodes with even numbers are behind a router.
 	Subnets int  `json:"subnets"`
-	Keep    bool `json:"-"` // leave what a failed Up has made, to look at it
+	Keep    bool `json:"-"` // keep the parts of a failed Up for inspection
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.
@@ -51,15 +51,14 @@ var ProxyModes = append(datapath.Modes(), datapath.Auto)
 // PodNetworks are the ways to the pods of other nodes, the default first.
 var PodNetworks = []string{"routes", "vxlan", "auto", podNetworkWireGuard, podNetworkBGP, podNetworkBridge}
 
-// podNetworkWireGuard is the one that not every kernel has.
+// podNetworkWireGuard needs a kernel with WireGuard.
 const podNetworkWireGuard = "wireguard"
 
-// podNetworkBGP is the one of PodNetworks that needs a router and speakers.
+// podNetworkBGP needs a router and speakers.
 const podNetworkBGP = "bgp"
 
-// LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
-// first: addresses of a pool in the nodes' network, of one that a router learns, the nodes' own, of a pool that
-// a load balancer outside of the cluster has, none.
+// LoadBalancers are the sources of addresses for Services of type LoadBalancer, the default first. They are a pool in
+// the nodes' network, a pool that a router learns, the nodes' own addresses, an outside load balancer's pool, and none.
 var LoadBalancers = []string{BalancerL2, BalancerBGP, BalancerServiceLB, BalancerEdge, BalancerNone}
 
 // The values of Options.LoadBalancer.
@@ -71,8 +70,8 @@ const (
 	BalancerNone      = "none"
 )
 
-// DefaultOptions are those of "fairway-lab up". Images and manifests are
-// looked for beside the binary, as "make" puts them.
+// DefaultOptions returns the options of "fairway-lab up". It looks for images and manifests next to the binary, where
+// "make" puts them.
 func DefaultOptions() Options {
 	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], EdgeTarget: EdgeTargets[0], PodNetwork: PodNetworks[0], Subnets: 1, Family: fabric.IPv4, APIPort: 16443}
 	exe, err := os.Executable()
@@ -90,7 +89,7 @@ func DefaultOptions() Options {
 	return o
 }
 
-// Validate returns what is wrong with the options, in one line.
+// Validate returns a one-line error if the options are wrong.
 func (o Options) Validate() error {
 	if !slices.Contains(ProxyModes, o.ProxyMode) {
 		return fmt.Errorf("unknown proxy mode %q [choose one of %s]", o.ProxyMode, strings.Join(ProxyModes, ", "))
@@ -146,7 +145,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// checkSubnets returns what cannot be with two subnets of nodes, with routers that carry pods' packets, or with egress addresses.
+// checkSubnets returns an error if two subnets, a pod network by BGP, or egress addresses contradict other options.
 func (o Options) checkSubnets() error {
 	switch {
 	case o.Subnets < 1 || o.Subnets > 2:
@@ -165,7 +164,7 @@ func (o Options) checkSubnets() error {
 	return nil
 }
 
-// packages says which Debian package has a program that a lab needs.
+// packages maps each program that a lab needs to its Debian package.
 var packages = []struct{ program, name string }{
 	{"containerd", "containerd"},
 	{"containerd-shim-runc-v2", "containerd"},
@@ -175,7 +174,7 @@ var packages = []struct{ program, name string }{
 	{"mount", "mount"},
 }
 
-// CheckRoot returns an error that says what to do, if the user is not root.
+// CheckRoot returns an error with advice if the user is not root.
 func CheckRoot() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may use a lab, which is made of network namespaces and mounts [sudo fairway-lab …]")
@@ -183,7 +182,7 @@ func CheckRoot() error {
 	return nil
 }
 
-// checkMachine returns what this machine lacks for a lab with these options.
+// checkMachine returns an error if this machine lacks a program or a kernel feature for a lab with these options.
 func (o Options) checkMachine() error {
 	var missing, install []string
 	wanted := packages

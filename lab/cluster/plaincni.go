@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// podNetworkBridge is the one of PodNetworks that is not ours: the reference plugins bridge and host-local on the nodes,
-// and between them the switch, which knows where pods are, as a cloud's routes do. So a reboot of a node takes no route away.
+// podNetworkBridge uses the reference plugins bridge and host-local instead of Fairway's pod network. Between the
+// nodes, the switch has the routes to pods, as the routes of a cloud do. A reboot of a node therefore removes no route.
 const podNetworkBridge = "bridge"
 
-// referencePlugins are what podNetworkBridge runs.
+// referencePlugins are the plugins that podNetworkBridge runs.
 var referencePlugins = []string{"bridge", "host-local", "loopback"}
 
-// checkPlugins returns what podNetworkBridge lacks.
+// checkPlugins returns an error if a plugin of podNetworkBridge is missing.
 func (o Options) checkPlugins() error {
 	if o.PodNetwork != podNetworkBridge {
 		return nil
@@ -31,7 +31,8 @@ func (o Options) checkPlugins() error {
 	return nil
 }
 
-// plainCNI gives a node that has podCIDRs the reference plugins and their configuration, unless it has them.
+// plainCNI installs the reference plugins and their configuration on a node that has podCIDRs. A node with the
+// configuration stays as it is.
 func (b *builder) plainCNI(n *corev1.Node) error {
 	if b.PodNetwork != podNetworkBridge || len(n.Spec.PodCIDRs) == 0 {
 		return nil
@@ -66,7 +67,7 @@ func (b *builder) plainCNI(n *corev1.Node) error {
 	if err != nil {
 		return fmt.Errorf("configure CNI on %s: %w", n.Name, err)
 	}
-	// Whole, when containerd sees it.
+	// containerd must not see a partly written file.
 	if err := replaceFile(conf, bytes.NewReader(text), 0o644); err != nil {
 		return fmt.Errorf("configure CNI on %s: %w", n.Name, err)
 	}

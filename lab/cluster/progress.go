@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A Progress prints, line by line, how far Up or Down is.
+// A Progress prints the steps of Up or Down, line by line.
 type Progress struct {
 	mu    sync.Mutex
 	out   io.Writer
 	start time.Time
 }
 
-// NewProgress writes to out and counts from now.
+// NewProgress writes to out and counts the time from now.
 func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: out, start: time.Now()}
 }
@@ -26,14 +26,14 @@ func (p *Progress) Done(format string, args ...any) {
 	fmt.Fprintf(p.out, "✓ %-46s %5.1fs\n", fmt.Sprintf(format, args...), time.Since(p.start).Seconds())
 }
 
-// Say prints a line as it is.
+// Say prints a line without the time.
 func (p *Progress) Say(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// count says how many there are of something.
+// count returns a number with its noun in the right form.
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -13,19 +13,18 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// kubeProxyAddress is where a kube-proxy that the lab has started serves metrics, and its mode: the usual port is
-// the agent's.
+// kubeProxyAddress is the address at which the lab's kube-proxy serves its metrics and mode. The agent uses the usual
+// port.
 const kubeProxyAddress = "127.0.0.1:10349"
 
-// proxyPorts are where the proxies of a node say their mode: Fairway's agent, and a
-// kube-proxy that the lab has started beside it.
+// proxyPorts are the addresses at which the proxies of a node report their mode. The node has Fairway's agent, and may
+// also have the lab's kube-proxy.
 var proxyPorts = []struct{ name, address string }{
 	{"fairway", "127.0.0.1:10249"},
 	{"kube-proxy", kubeProxyAddress},
 }
 
-// proxies asks the proxies of a node for their mode. Those that do not answer, or proxy
-// nothing, are left out.
+// proxies asks the proxies of a node for their mode. It leaves out proxies that do not answer or do not carry Services.
 func (l Lab) proxies(node string) []ProxyReport {
 	var found []ProxyReport
 	for _, p := range proxyPorts {
@@ -45,8 +44,8 @@ func (l Lab) hasProxy(node string) bool {
 	})
 }
 
-// proxyMode asks on the node's loopback, with one connection that this goroutine opens:
-// only its thread is in the node's network namespace.
+// proxyMode asks a proxy on the node's loopback for its mode. The connection must start on this goroutine, because only
+// this thread is in the node's network namespace.
 func (l Lab) proxyMode(node, address string) (mode string, err error) {
 	err = l.fabric().Do(node, func() error {
 		conn, err := net.DialTimeout("tcp", address, time.Second)
@@ -80,7 +79,7 @@ func (l Lab) proxyMode(node, address string) (mode string, err error) {
 	return mode, nil
 }
 
-// proxyColumn is how status shows the proxies of a node.
+// proxyColumn formats the proxies of a node for the table of status.
 func proxyColumn(found []ProxyReport) string {
 	var words []string
 	for _, p := range found {
@@ -92,8 +91,7 @@ func proxyColumn(found []ProxyReport) string {
 	return strings.Join(words, ", ")
 }
 
-// runs reports whether proxies have the mode that is wanted: what they say counts, and only
-// if none answers what up was told.
+// runs reports whether a proxy runs in the mode. If no proxy answers, the mode that Up was given counts.
 func (s *State) runs(found []ProxyReport, mode string) bool {
 	if len(found) == 0 || mode == datapath.Auto {
 		return mode == s.Options.ProxyMode
@@ -101,8 +99,7 @@ func (s *State) runs(found []ProxyReport, mode string) bool {
 	return slices.ContainsFunc(found, func(p ProxyReport) bool { return p.Mode == mode })
 }
 
-// proxyText is the mode of the lab's proxies in a line about the lab; told is what up was
-// told.
+// proxyText describes the lab's proxies for a line about the lab. told is the mode that Up was given.
 func proxyText(found []ProxyReport, told string) string {
 	if len(found) == 0 {
 		return told + " (no proxy answers)"

@@ -39,8 +39,7 @@ func (o Options) checkPublish() error {
 	return nil
 }
 
-// Listeners are the ports of the lab on this machine's 127.0.0.1: the API server's, and those
-// of Options.Publish in their order.
+// listeners are the lab's ports on this machine's 127.0.0.1: the API server's, then those of Options.Publish in order.
 type listeners struct {
 	api       *net.TCPListener
 	published []*net.TCPListener
@@ -77,7 +76,7 @@ func listen(port int, flag string) (*net.TCPListener, error) {
 	return listener, nil
 }
 
-// Close closes all; a process that has inherited them keeps them.
+// Close closes all listeners. A process that has inherited them keeps its own copies.
 func (l *listeners) Close() error {
 	var errs []error
 	for _, one := range append(l.published, l.api) {
@@ -88,7 +87,7 @@ func (l *listeners) Close() error {
 	return errors.Join(errs...)
 }
 
-// files are the listeners for a process to inherit.
+// files returns the listeners as files that a process can inherit.
 func (l *listeners) files() (files []*os.File, err error) {
 	for _, one := range append([]*net.TCPListener{l.api}, l.published...) {
 		f, err := one.File()
@@ -107,7 +106,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// published says which nodes' port each of the ports leads to.
+// published returns the addresses of the nodes that each published port leads to.
 func (b *builder) published() ([]controlplane.Published, error) {
 	var all []controlplane.Published
 	for _, text := range b.Publish {

@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
-// Redeploy brings the image and the manifests of Fairway into the lab again, as they are now, with the overlay that the
-// lab was started with, or what has become of it, and waits until every agent is the new one.
+// Redeploy loads the current image and applies the current manifests of Fairway again. It uses the overlay with which
+// the lab was started, with the user's edits. It waits until every agent is new.
 func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
 	b, unlock, err := l.resumeWhole(ctx, p)
 	if err != nil {
@@ -46,7 +46,7 @@ func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
 	return nil
 }
 
-// waitAgents waits until the DaemonSet's pods are all of its newest generation, and ready.
+// waitAgents waits until all pods of the DaemonSet are ready and of its newest generation.
 func (b *builder) waitAgents(ctx context.Context) error {
 	_, client, err := b.client()
 	if err != nil {

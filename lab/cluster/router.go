@@ -10,22 +10,22 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// The autonomous systems of the router and of the nodes, of the private range of RFC 6996.
+// The autonomous systems of the router and of the nodes, from the private range of RFC 6996.
 const (
 	routerASN = 64500
 	nodeASN   = 64501
 )
 
-// holdTime is after how many seconds the router gives a node up that says nothing.
+// holdTime is the time in seconds after which the router gives up a silent node.
 const holdTime = 9
 
-// A routerAddr is an address of the router's, and the subnet of the nodes that speak to it.
+// A routerAddr is an address of the router, and the number of the subnet whose nodes use it.
 type routerAddr struct {
 	subnet int
 	addr   netip.Prefix
 }
 
-// routerAddrs are where nodes reach BIRD.
+// routerAddrs returns the addresses at which nodes reach BIRD.
 func (o Options) routerAddrs() (all []routerAddr) {
 	plan := o.plan()
 	if o.routerIn() == fabric.Router {
@@ -42,9 +42,10 @@ func (o Options) routerAddrs() (all []routerAddr) {
 	return all
 }
 
-// routerConfig is BIRD's configuration: it takes sessions from every node there is or will be, and only routes to
-// load balancers' addresses and pods, which it tells the other nodes; several to one address are one route with several next hops.
-// A node that failed is taken back after seconds, not after BIRD's minute.
+// routerConfig returns BIRD's configuration. BIRD accepts a session from any node. It accepts only routes to
+// load-balancer addresses and to pods, and passes the pods' routes to the other nodes. Several routes to one address
+// become one route with several next hops. The error wait time is some seconds instead of BIRD's minute, so that a node
+// which failed returns soon.
 func (o Options) routerConfig() string {
 	var b strings.Builder
 	plan := o.plan()
@@ -81,13 +82,13 @@ func familyOf(p netip.Prefix) string {
 	return "ipv4"
 }
 
-// routerID is an IPv4 address by which BGP's speakers tell each other apart, in every family.
+// routerID returns the IPv4 address that identifies the router in BGP, in every family.
 func routerID(plan fabric.Plan) netip.Addr {
 	plan.Family = fabric.IPv4
 	return plan.Gateway()[0].Addr()
 }
 
-// routerSocket is where birdc reaches BIRD.
+// routerSocket returns the path of BIRD's control socket.
 func (l Lab) routerSocket() string { return l.path("router", "bird.ctl") }
 
 // startRouter starts BIRD.

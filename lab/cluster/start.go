@@ -20,7 +20,7 @@ import (
 	"github.com/fairway-net/fairway/lab/process"
 )
 
-// The hidden commands by which the binary starts itself again.
+// The hidden commands with which the binary starts itself again.
 const (
 	ChildControlPlane = "control-plane"
 	ChildInit         = "init"
@@ -29,8 +29,7 @@ const (
 
 const controlPlane = "control-plane"
 
-// makePKI makes every certificate and kubeconfig of the cluster, with the
-// names that kube-apiserver's authorizers know.
+// makePKI makes all certificates and kubeconfigs of the cluster, with the names that kube-apiserver's authorizers know.
 func (b *builder) makePKI() error {
 	ca, err := pki.New(b.pki())
 	if err != nil {
@@ -96,7 +95,7 @@ func (b *builder) issueNode(ca *pki.Authority, n int) error {
 	return ca.Kubeconfig(controlplane.Kubeconfig(b.pki(), name), name, b.plan.APIServer())
 }
 
-// start starts a process of the lab. It is remembered at once, so that whatever happens Down finds it.
+// start starts a process of the lab and records it at once, so that Down finds it in any case.
 func (b *builder) start(name, namespace string, cmd *exec.Cmd) error {
 	return b.fabric().Do(namespace, func() error {
 		r, err := process.Start(name, filepath.Join(b.logs(), name+".log"), cmd)
@@ -110,7 +109,7 @@ func (b *builder) start(name, namespace string, cmd *exec.Cmd) error {
 	})
 }
 
-// end forgets a process, which is of no more use, and ends it.
+// end removes a process from the lab's state and ends it.
 func (b *builder) end(name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +118,7 @@ func (b *builder) end(name string) error {
 	return errors.Join(r.Terminate(), b.save(b.state))
 }
 
-// process is what is known of a process of the lab.
+// process returns the record of a process of the lab.
 func (b *builder) process(name string) process.Record {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,10 +167,10 @@ func (b *builder) startControlPlane() error {
 	return b.start(controlPlane, fabric.ControlPlane, cmd)
 }
 
-// subnetLabel tells nodes of two subnets apart.
+// subnetLabel holds the number of a node's subnet, in labs with two subnets.
 const subnetLabel = "lab.fairway.net/subnet"
 
-// nodeLabels are the labels with which a node registers.
+// nodeLabels returns the labels with which a node registers.
 func (b *builder) nodeLabels(n int) string {
 	if !b.plan.TwoSubnets {
 		return ""
@@ -204,7 +203,8 @@ func (b *builder) startNode(n int) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWUTS,
 		// Not a clone flag: the runtime makes an unshared mount namespace
-		// private, so that the machine sees nothing of the node's mounts.
+		// This is not a clone flag. The runtime makes an unshared mount namespace private, so the node's mounts do not
+		// appear on the machine.
 		Unshareflags: unix.CLONE_NEWNS,
 	}
 	return b.start(name, name, cmd)

@@ -18,13 +18,13 @@ import (
 	"github.com/fairway-net/fairway/lab/process"
 )
 
-// A Lab is a cluster on this machine, running or not. Name tells it from
-// others on the machine; the usual lab has the empty name.
+// A Lab is a cluster on this machine, running or not. Name tells the labs of a machine apart, and the usual lab has the
+// empty name.
 type Lab struct {
 	Name string
 }
 
-// Dir holds all files of the lab.
+// Dir is the directory with all files of the lab.
 func (l Lab) Dir() string { return "/var/lib/" + l.id() }
 
 func (l Lab) id() string {
@@ -38,7 +38,7 @@ func (l Lab) path(elem ...string) string {
 	return filepath.Join(append([]string{l.Dir()}, elem...)...)
 }
 
-// Kubeconfig is the administrator's kubeconfig, for use on this machine.
+// Kubeconfig is the path of the administrator's kubeconfig, for use on this machine.
 func (l Lab) Kubeconfig() string { return l.path("kubeconfig") }
 
 func (l Lab) pki() string                { return l.path("pki") }
@@ -47,11 +47,10 @@ func (l Lab) nodeDir(name string) string { return l.path("nodes", name) }
 func (l Lab) fabric() fabric.Fabric      { return fabric.Fabric{Dir: l.path("net")} }
 func (l Lab) cgroup() string             { return "/" + l.id() }
 
-// nameForm keeps a name from being more than one element of a path or a cgroup, or an
-// option of a command.
+// nameForm matches names that are a single element of a path or a cgroup, and that no command takes for an option.
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// CheckName returns an error if the lab's name cannot be one.
+// CheckName returns an error if the lab's name is not valid.
 func (l Lab) CheckName() error {
 	if l.Name == "" || nameForm.MatchString(l.Name) {
 		return nil
@@ -59,7 +58,7 @@ func (l Lab) CheckName() error {
 	return fmt.Errorf("--name %q is not a lab's name [up to 63 of a-z, 0-9 and -; not - at the ends]", l.Name)
 }
 
-// Command is a command line of fairway-lab for this lab, for texts that give advice.
+// Command returns a command line of fairway-lab for this lab, for advice in texts.
 func (l Lab) Command(args string) string {
 	if l.Name == "" {
 		return "fairway-lab " + args
@@ -67,10 +66,10 @@ func (l Lab) Command(args string) string {
 	return "fairway-lab --name " + l.Name + " " + args
 }
 
-// ErrNoLab says that there is no lab of this name.
+// ErrNoLab says that no lab has this name.
 var ErrNoLab = errors.New("no lab is up")
 
-// noLab is ErrNoLab, with which labs there are instead.
+// noLab returns ErrNoLab with the names of the other labs.
 func (l Lab) noLab() error {
 	advice := l.Command("up") + " starts one"
 	if others := Labs(); len(others) > 0 {
@@ -81,13 +80,13 @@ func (l Lab) noLab() error {
 
 const stateFile = "lab.json"
 
-// State is what a lab stores about itself, as lab.json.
+// State is the content of lab.json, the lab's record of itself.
 type State struct {
 	Options   Options          `json:"options"`
 	Started   time.Time        `json:"started"`
-	Ready     bool             `json:"ready"` // Up came to its end
+	Ready     bool             `json:"ready"` // Up finished
 	Processes []process.Record `json:"processes"`
-	Dirs      []string         `json:"dirs"` // directories made on the machine as mount points, outermost first
+	Dirs      []string         `json:"dirs"` // directories that the lab made as mount points, outermost first
 }
 
 func (l Lab) load() (*State, error) {
@@ -105,8 +104,7 @@ func (l Lab) load() (*State, error) {
 	return s, nil
 }
 
-// save replaces the file in one step, so that a lab killed at any moment is
-// still known.
+// save replaces the file in one step, so that the lab stays known if this program is killed at any moment.
 func (l Lab) save(s *State) error {
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -115,7 +113,7 @@ func (l Lab) save(s *State) error {
 	return replaceFile(l.path(stateFile), bytes.NewReader(data), 0o644)
 }
 
-// process finds a process by name; the zero Record is not alive.
+// process finds a process by its name. An unknown name returns the zero Record, which is not alive.
 func (s *State) process(name string) process.Record {
 	for _, r := range s.Processes {
 		if r.Name == name {
@@ -125,7 +123,7 @@ func (s *State) process(name string) process.Record {
 	return process.Record{}
 }
 
-// replace remembers a process in the place of a former one of its name.
+// replace records a process, in the place of an earlier process with the same name.
 func (s *State) replace(r process.Record) {
 	for i, old := range s.Processes {
 		if old.Name == r.Name {
@@ -136,7 +134,7 @@ func (s *State) replace(r process.Record) {
 	s.Processes = append(s.Processes, r)
 }
 
-// forget removes a process from those of the lab.
+// forget removes a process from the lab's record.
 func (s *State) forget(name string) {
 	s.Processes = slices.DeleteFunc(s.Processes, func(r process.Record) bool { return r.Name == name })
 }
@@ -152,8 +150,8 @@ func (s *State) dead() []string {
 	return names
 }
 
-// lock keeps a second up or down of the same lab out. The lock is on the
-// directory itself, so nothing is left of it when the directory is gone.
+// lock keeps another command from changing the lab. It locks the directory itself, so the lock leaves no file when the
+// directory is gone.
 func (l Lab) lock() (unlock func(), err error) {
 	dir, err := os.Open(l.Dir())
 	if err != nil {
@@ -163,8 +161,8 @@ func (l Lab) lock() (unlock func(), err error) {
 		dir.Close()
 		return nil, fmt.Errorf("another fairway-lab up or down is at work in %s [wait for it to end]", l.Dir())
 	}
-	// Between the two calls another down may have removed the directory: then
-	// the lock is on a directory that no other process finds.
+	// Another down may have removed the directory between the two calls. Then no other process finds the locked
+	// directory.
 	locked, err1 := dir.Stat()
 	there, err2 := os.Stat(l.Dir())
 	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {
@@ -174,7 +172,7 @@ func (l Lab) lock() (unlock func(), err error) {
 	return func() { dir.Close() }, nil
 }
 
-// Check returns an error that says so if there is no lab of this name, up or half made.
+// Check returns an error if no lab has this name, not even a partly made one.
 func (l Lab) Check() error {
 	if _, err := l.load(); errors.Is(err, ErrNoLab) {
 		return err
@@ -182,7 +180,7 @@ func (l Lab) Check() error {
 	return nil
 }
 
-// broken says that a part of the lab has ended.
+// broken returns an error that names a part of the lab that has ended.
 func (l Lab) broken(part string) error {
 	return fmt.Errorf("%s is not running [%s starts it again]", part, l.healCommand(part))
 }

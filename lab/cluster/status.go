@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Report is what runs of a lab. Its JSON fields are stable.
+// A Report describes the running parts of a lab. Its JSON fields are stable.
 type Report struct {
-	Name       string          `json:"name"`  // empty: the lab without a name
+	Name       string          `json:"name"`  // empty for the lab without a name
 	State      string          `json:"state"` // up, starting, broken
 	Family     string          `json:"family"`
 	Started    time.Time       `json:"started"`
@@ -22,36 +22,36 @@ type Report struct {
 	Logs       string          `json:"logs"`
 	Published  []string        `json:"published,omitempty"` // HOSTPORT:NODEPORT
 	Processes  []ProcessReport `json:"processes"`
-	Nodes      []NodeReport    `json:"nodes,omitempty"` // as the API server has them
+	Nodes      []NodeReport    `json:"nodes,omitempty"` // as the API server lists them
 
-	count int // of the nodes that there should be
+	count int // number of the lab's nodes, registered or not
 }
 
-// A ProcessReport is one process of a lab.
+// A ProcessReport describes one process of a lab.
 type ProcessReport struct {
 	Name     string `json:"name"`
 	PID      int    `json:"pid"`
-	State    string `json:"state"` // runs, dead, or the faults that were made
+	State    string `json:"state"` // runs, dead, or the faults of its machine
 	Resident int64  `json:"residentBytes,omitempty"`
 }
 
-// A NodeReport is one Node.
+// A NodeReport describes one Node.
 type NodeReport struct {
 	Name      string        `json:"name"`
 	Ready     bool          `json:"ready"`
-	Reason    string        `json:"reason,omitempty"` // why it is not
+	Reason    string        `json:"reason,omitempty"` // why the node is not ready
 	Addresses []string      `json:"addresses"`
 	PodCIDRs  []string      `json:"podCIDRs"`
 	Proxies   []ProxyReport `json:"proxies"`
 }
 
-// A ProxyReport is a proxy that says on its node that it proxies Services.
+// A ProxyReport describes a proxy that carries Services on its node, as the proxy itself reports.
 type ProxyReport struct {
 	Name string `json:"name"`
 	Mode string `json:"mode"`
 }
 
-// Status returns what runs of the lab. Of a lab that is not whole it returns that and an error.
+// Status describes the running parts of the lab. If a process has ended, it returns both the report and an error.
 func (l Lab) Status(ctx context.Context) (*Report, error) {
 	state, err := l.load()
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// Timeout is how long Up tries.
+// Timeout is the time after which Up gives up.
 const Timeout = 3 * time.Minute
 
-// Up brings the lab up, or finds that it is. When it returns an error, nothing
-// of what it made is left, unless o.Keep.
+// Up brings the lab up. It does nothing if the lab is already up. After an error no part of the lab is left, unless
+// o.Keep is set.
 func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	}
 	ports, err := l.prepare(o)
 	if err != nil {
-		_ = os.Remove(l.Dir()) // empty, or a lab that is none of our business
+		_ = os.Remove(l.Dir()) // removes only an empty directory, so a directory with a lab stays
 		return err
 	}
 	defer ports.Close()
@@ -55,7 +55,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	return nil
 }
 
-// prepare finds out whether a lab can be made here, and makes room for it.
+// prepare checks that this machine can run the lab, and removes the remains of an earlier lab.
 func (l Lab) prepare(o Options) (*listeners, error) {
 	if err := o.checkMachine(); err != nil {
 		return nil, err
@@ -75,8 +75,7 @@ func (l Lab) prepare(o Options) (*listeners, error) {
 	return ports, nil
 }
 
-// giveUp undoes what was built. The logs go with it, so their last lines are
-// in the error.
+// giveUp removes the unfinished lab. The logs are removed as well, so the error contains their last lines.
 func (b *builder) giveUp(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
 		err = cause
@@ -88,8 +87,8 @@ func (b *builder) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, b.remove())
 }
 
-// running returns what proxies Services in this lab, as texts say it, or "" if the lab is not
-// up. A lab that is not whole, or has other options than wanted, is an error.
+// running describes the proxy that carries Services in the lab. It returns "" if the lab is not up. If a process has
+// ended, or the lab's options differ from the wanted ones, it returns an error.
 func (l Lab) running(o Options) (proxy string, err error) {
 	s, err := l.load()
 	if errors.Is(err, ErrNoLab) {
@@ -122,11 +121,11 @@ type builder struct {
 	plan  fabric.Plan
 	ports *listeners
 	state *State
-	mu    sync.Mutex // guards what state says of processes, which are started side by side
+	mu    sync.Mutex // guards the processes in state, which start concurrently
 }
 
-// build makes everything, as far as possible at once: while the control plane starts, images are
-// unpacked and nodes started.
+// build makes all parts of the lab, in parallel where possible. While the control plane starts, images are unpacked and
+// nodes start.
 func (b *builder) build(ctx context.Context) error {
 	if err := b.save(b.state); err != nil {
 		return err
@@ -184,7 +183,8 @@ func (b *builder) build(ctx context.Context) error {
 	return nil
 }
 
-// startCluster has the control plane and what it is told on one side, and the nodes on the other.
+// startCluster runs two tasks in parallel. The first waits for the control plane and creates the cluster's objects. The
+// second unpacks images and starts the nodes.
 func (b *builder) startCluster(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -207,13 +207,12 @@ func (b *builder) startCluster(ctx context.Context) error {
 	return group.Wait()
 }
 
-// guard runs a step until it is done, or until a process of the lab has ended:
-// then it does not wait any longer.
+// guard runs a step until it is done. It cancels the step if a process of the lab ends.
 func (b *builder) guard(ctx context.Context, step func(context.Context) error) error {
 	return guard(ctx, b.dead, step)
 }
 
-// guardOne is guard for one process of the lab: another may be ended on purpose.
+// guardOne is guard for one process of the lab. A user may have ended the others on purpose.
 func (b *builder) guardOne(ctx context.Context, name string, step func(context.Context) error) error {
 	return guard(ctx, func() []string {
 		if b.process(name).Alive() {

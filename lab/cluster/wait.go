@@ -39,8 +39,8 @@ func (b *builder) waitAPI(ctx context.Context) error {
 	return nil
 }
 
-// waitNodes waits until every node is registered, and Ready when there is
-// something that makes it so.
+// waitNodes waits until every node is registered. If the lab deploys manifests, it also waits until every node is
+// Ready.
 func (b *builder) waitNodes(ctx context.Context) error {
 	_, client, err := b.client()
 	if err != nil {
@@ -75,8 +75,8 @@ func (b *builder) waitNodes(ctx context.Context) error {
 	return nil
 }
 
-// notReady names the first node that is not ready, and why. Without a pod
-// network no node will be: then a pod CIDR is all that is asked for.
+// notReady returns an error for the first node that is not ready. Without a pod network no node becomes ready, so then
+// a node only needs a pod CIDR.
 func notReady(nodes []corev1.Node, network bool) error {
 	for _, n := range nodes {
 		if len(n.Spec.PodCIDRs) == 0 {
@@ -89,7 +89,7 @@ func notReady(nodes []corev1.Node, network bool) error {
 	return nil
 }
 
-// unready says why the node is not ready; "" means it is.
+// unready returns the reason why a node is not ready, or "" if it is ready.
 func unready(n corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type != corev1.NodeReady {
@@ -103,8 +103,8 @@ func unready(n corev1.Node) string {
 	return "it has not reported"
 }
 
-// routePods lets the control plane reach pods, as "kubectl get --raw
-// …/services/NAME/proxy" and webhooks need; with the pod network bridge, everybody.
+// routePods lets the control plane reach pods, which webhooks and "kubectl get --raw …/services/NAME/proxy" need. With
+// the pod network bridge, it routes pods' packets for every machine.
 func (b *builder) routePods(ctx context.Context) error {
 	_, client, err := b.client()
 	if err != nil {
@@ -144,8 +144,7 @@ func (b *builder) routePods(ctx context.Context) error {
 	return nil
 }
 
-// lastWords is the end of the log of every process that has ended, for an error's
-// text.
+// lastWords returns the last log line of every process that has ended, for the text of an error.
 func (b *builder) lastWords() string {
 	var words strings.Builder
 	for _, name := range b.state.dead() {

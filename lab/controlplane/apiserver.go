@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// parse gives the components' own flags their values.
+// parse sets the flags of a component.
 func parse(name string, sets cliflag.NamedFlagSets, f flags) error {
 	all := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	for _, set := range sets.FlagSets {
@@ -54,8 +54,8 @@ func (c Config) apiServerFlags() flags {
 
 		"tls-cert-file":        c.pki(CertAPIServer + ".crt"),
 		"tls-private-key-file": c.pki(CertAPIServer + ".key"),
-		// Without it there is no ConfigMap extension-apiserver-authentication,
-		// on which kubelets and controllers wait.
+		// This flag makes the API server create the ConfigMap extension-apiserver-authentication, which kubelets and
+		// controllers wait for.
 		"client-ca-file":                   c.pki("ca.crt"),
 		"requestheader-client-ca-file":     c.pki("ca.crt"),
 		"requestheader-allowed-names":      "front-proxy-client",
@@ -66,8 +66,7 @@ func (c Config) apiServerFlags() flags {
 		"kubelet-certificate-authority": c.pki("ca.crt"),
 		"kubelet-client-certificate":    c.pki(CertKubeletClient + ".crt"),
 		"kubelet-client-key":            c.pki(CertKubeletClient + ".key"),
-		// Nodes have no name in any DNS: exec, logs and port-forward must go
-		// by address.
+		// No DNS has the names of nodes, so exec, logs and port-forward must use addresses.
 		"kubelet-preferred-address-types": "InternalIP",
 
 		"authorization-mode":       "Node,RBAC",
@@ -75,7 +74,8 @@ func (c Config) apiServerFlags() flags {
 		"allow-privileged":         "true",
 		"service-cluster-ip-range": join(c.Services),
 		"profiling":                "false",
-		// Nothing here carries addresses of Services, so that APIs behind a Service are reached at its endpoints.
+		// The control plane has no route to addresses of Services, so it must reach an API behind a Service at the
+		// Service's endpoints.
 		"enable-aggregator-routing": "true",
 	}
 	if c.Metrics {
@@ -85,8 +85,8 @@ func (c Config) apiServerFlags() flags {
 	return f
 }
 
-// anyAddress is where to listen: on both families only where there may be two,
-// since a kernel without IPv6 has no "::".
+// anyAddress returns the wildcard address to listen on. It returns "::" only for a lab with IPv6, because a kernel
+// without IPv6 rejects "::".
 func (c Config) anyAddress() string {
 	if len(c.Pods) == 1 && c.Address.Is4() {
 		return "0.0.0.0"

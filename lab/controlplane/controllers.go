@@ -38,7 +38,7 @@ func (c Config) controllerManagerFlags() flags {
 		"authentication-kubeconfig":        conf,
 		"authorization-kubeconfig":         conf,
 		"bind-address":                     "127.0.0.1",
-		"tls-cert-file":                    c.pki(CertControllerManager + ".crt"), // without, it makes RSA keys
+		"tls-cert-file":                    c.pki(CertControllerManager + ".crt"), // without a file, it makes RSA keys
 		"tls-private-key-file":             c.pki(CertControllerManager + ".key"),
 		"leader-elect":                     "false",
 		"use-service-account-credentials":  "true",
@@ -50,13 +50,13 @@ func (c Config) controllerManagerFlags() flags {
 		"cluster-cidr":                     join(c.Pods),
 		"service-cluster-ip-range":         join(c.Services),
 		"profiling":                        "false",
-		// It asks for a service account and a token for each of its
-		// controllers before it starts them: five seconds at the default rate.
+		// At its start the program requests a service account and a token for each of its controllers. With the default
+		// rate that takes five seconds.
 		"kube-api-qps":   "1000",
 		"kube-api-burst": "1000",
 	}
-	// kube-controller-manager refuses the mask of a family it does not have,
-	// and the general one when it has both.
+	// kube-controller-manager refuses a mask for a family that the cluster lacks. In a dual-stack cluster it refuses
+	// the general mask.
 	if len(c.Pods) == 1 {
 		f["node-cidr-mask-size"] = nodeMask(c.Pods[0])
 	} else {

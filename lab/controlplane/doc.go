@@ -1,5 +1,5 @@
-// Package controlplane runs etcd, kube-apiserver, kube-controller-manager and
-// kube-scheduler, unchanged, in the calling process.
+// Package controlplane runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler, unchanged, in the calling
+// process.
 //
 //	127.0.0.1:16443 (root namespace)
 //	      │ inherited listener
@@ -9,7 +9,6 @@
 //	│      controller-manager, scheduler                            │
 //	└──────────────────────────────────────────────────────────────┘
 //
-// It hides the flags that make four programs written for machines of their
-// own share one process. It promises that Run returns as soon as any of them
-// has ended. etcd does not sync to disk: a lab's data does not outlive it.
+// The package sets the flags that let four programs share one process. It promises that Run returns as soon as any of
+// the programs ends. etcd does not sync to disk, because a lab's data need not survive the lab.
 package controlplane

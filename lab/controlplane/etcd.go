@@ -15,7 +15,7 @@ const (
 	etcdPeerURL = "http://127.0.0.1:2380"
 )
 
-// startEtcd starts a store of one member and returns when it serves.
+// startEtcd starts an etcd with one member, and returns when etcd accepts requests.
 func (c Config) startEtcd(ctx context.Context, group *errgroup.Group) error {
 	client, err := url.Parse(etcdURL)
 	if err != nil {
@@ -33,7 +33,8 @@ func (c Config) startEtcd(ctx context.Context, group *errgroup.Group) error {
 	config.AdvertisePeerUrls = config.ListenPeerUrls
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.UnsafeNoFsync = true
-	// A member elects itself after up to twice the second of time for members that are far away.
+	// A member waits up to twice ElectionMs before it elects itself. The default is a second, for members on distant
+	// machines.
 	config.TickMs, config.ElectionMs = 20, 100
 	config.LogLevel = "warn"
 	config.LogOutputs = []string{"stderr"}

@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// dialTimeout is how long one target may take: a node that is cut off does not answer.
+// dialTimeout is the time limit for one target, because a node that is cut off does not answer.
 const dialTimeout = 2 * time.Second
 
-// forward copies every connection of an inherited listener to the first target that takes it.
-// The listener belongs to the namespace it was made in, the connections it
-// dials to the one of this process: so nothing of the lab needs an address, or
-// a route, in the namespace of the user.
+// forward copies every connection of an inherited listener to the first target that accepts it. The listener belongs to
+// the namespace that made it. The connections to targets belong to the namespace of this process. The user's namespace
+// therefore needs no address and no route of the lab.
 func forward(listener net.Listener, targets []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() { listener.Close() })
@@ -49,7 +48,7 @@ func splice(ctx context.Context, in net.Conn, targets []string) {
 		}
 	}
 	if out == nil {
-		return // not listening yet: the client sees a closed connection and tries again
+		return // no target listens yet, so the client sees a closed connection and retries
 	}
 	defer out.Close()
 	stop := context.AfterFunc(ctx, func() { in.Close(); out.Close() })
@@ -60,8 +59,8 @@ func splice(ctx context.Context, in net.Conn, targets []string) {
 	both.Wait()
 }
 
-// half copies one direction and passes on its end, so that a request that
-// ends before its answer (kubectl exec with input) is understood as such.
+// half copies one direction and then closes the writing side of dst. A peer therefore sees the end of a request before
+// its answer, as in kubectl exec with input.
 func half(dst, src net.Conn) {
 	_, _ = io.Copy(dst, src)
 	if tcp, ok := dst.(*net.TCPConn); ok {

@@ -18,10 +18,10 @@ import (
 	"github.com/fairway-net/fairway/lab/metrics"
 )
 
-// MetricsPort is where the API metrics.k8s.io is served, for kube-apiserver alone.
+// MetricsPort is the port of the API metrics.k8s.io, for kube-apiserver alone.
 const MetricsPort = 4443
 
-// runMetrics serves the API metrics.k8s.io. Who may ask, kube-apiserver has decided before it passes a request on.
+// runMetrics serves the API metrics.k8s.io. kube-apiserver authorizes a request before it forwards the request.
 func (c Config) runMetrics(ctx context.Context, log *slog.Logger) error {
 	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig(c.PKI, CertMetrics))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
-// waitReady waits until kube-apiserver reports that it is ready: then its own roles and
-// priority classes are there, which the other components need.
+// waitReady waits until kube-apiserver is ready. Then its own roles and priority classes exist, which the other
+// components need.
 func (c Config) waitReady(ctx context.Context) error {
 	_, client, err := apiclient.New(Kubeconfig(c.PKI, CertControllerManager))
 	if err != nil {

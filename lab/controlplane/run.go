@@ -14,29 +14,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Config says what one control plane is made of. All fields but Forward and Published
-// are required.
+// Config describes one control plane. All fields except Forward, Metrics and Published are required.
 type Config struct {
 	Dir      string         // etcd's data and generated files
 	PKI      string         // directory written by package pki
-	Address  netip.Addr     // where kube-apiserver is reached
+	Address  netip.Addr     // address of kube-apiserver
 	Port     int            // kube-apiserver's port
 	Pods     []netip.Prefix // cluster CIDRs, primary first
 	Services []netip.Prefix // service CIDRs, primary first
-	Forward  net.Listener   `json:"-"` // connections to it reach kube-apiserver; may be of another network namespace
-	// Metrics serves the API metrics.k8s.io as well.
+	Forward  net.Listener   `json:"-"` // forwarded to kube-apiserver; may belong to another network namespace
+	// Metrics adds the API metrics.k8s.io.
 	Metrics bool `json:",omitempty"`
-	// Published are further listeners, for ports of the nodes.
+	// Published are more listeners, for ports of the nodes.
 	Published []Published `json:",omitempty"`
 }
 
-// Published is a listener whose connections reach the first of the targets that takes them.
+// Published is a listener whose connections go to the first target that accepts them.
 type Published struct {
 	Listener net.Listener `json:"-"`
 	Targets  []string     // HOST:PORT
 }
 
-// The names under which the certificates of the components are in PKI.
+// The names of the components' certificates in PKI.
 const (
 	CertAPIServer         = "kube-apiserver"
 	CertKubeletClient     = "kube-apiserver-kubelet-client"
@@ -46,7 +45,7 @@ const (
 	CertFrontProxy        = "front-proxy-client"
 )
 
-// Kubeconfig is where a component's kubeconfig lies in the directory pki.
+// Kubeconfig returns the path of a component's kubeconfig in the directory pki.
 func Kubeconfig(pki, name string) string { return filepath.Join(pki, name+".conf") }
 
 func (c Config) pki(name string) string { return filepath.Join(c.PKI, name) }
@@ -55,8 +54,7 @@ func (c Config) hostPort() string {
 	return net.JoinHostPort(c.Address.String(), strconv.Itoa(c.Port))
 }
 
-// Run runs the control plane until ctx is done or a component has ended, which
-// is an error.
+// Run runs the control plane until ctx is done. It returns an error if a component ends before.
 func Run(ctx context.Context, log *slog.Logger, c Config) error {
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(name string, run func(context.Context) error) {

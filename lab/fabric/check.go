@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckKernel returns what the kernel lacks that a lab needs, by trying it in a
-// namespace that is gone when CheckKernel returns.
+// CheckKernel returns an error if the kernel lacks a feature that a lab needs. It tries the features in a namespace
+// that vanishes when CheckKernel returns.
 func CheckKernel() error {
 	return do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -43,10 +43,10 @@ func CheckWireGuard() error {
 	})
 }
 
-// nftLimit is how long nft may take.
+// nftLimit is the time limit of one nft command.
 const nftLimit = 30 * time.Second
 
-// runNFT runs nft in the network namespace of this thread, and returns what it prints.
+// runNFT runs nft in the network namespace of this thread, and returns its output.
 func runNFT(stdin string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), nftLimit)
 	defer cancel()

@@ -15,12 +15,12 @@ const (
 	Out  = "out"
 )
 
-// cutTable is the nft table of a machine that is cut off.
+// cutTable returns the name of the nft table that cuts a machine off.
 func cutTable(name string) string { return "cut-" + name }
 
-// Cut drops packets from and to a machine, on the switch: its link stays up, as when a
-// switch in between fails. With peers, only packets between the machine and these, which
-// are nodes or the control plane. What Cut did before for the same machine is replaced.
+// Cut drops packets from and to a machine on the switch. The machine's link stays up, as if a switch in between failed.
+// If peers are given, Cut drops only packets between the machine and its peers, which are nodes or the control plane.
+// It replaces an earlier Cut of the same machine.
 func (f Fabric) Cut(name string, direction string, peers ...string) error {
 	text, err := f.cutRules(name, direction, peers)
 	if err != nil {
@@ -29,8 +29,8 @@ func (f Fabric) Cut(name string, direction string, peers ...string) error {
 	return f.nft(text)
 }
 
-// cutRules is the nft text of Cut. Packets are dropped where they leave the switch, so
-// that broadcasts are dropped for one receiver alone.
+// cutRules returns the nft text of Cut. The rules drop packets where they leave the switch, so that only one receiver
+// misses a broadcast.
 //
 //	node-2 ── ingress ─┐        ┌─ egress ── node-3     from node-2: its address is the source
 //	node-2 ── egress ──┴─ br0 ──┘                        to node-2: the peer's address is
@@ -88,7 +88,7 @@ func (f Fabric) IsCut(name string) (bool, error) {
 	return strings.Contains(string(out), "table netdev "+cutTable(name)+"\n"), nil
 }
 
-// Mend ends what Cut did to the machine.
+// Mend ends the Cut of a machine.
 func (f Fabric) Mend(name string) error {
 	return f.nft(fmt.Sprintf("add table netdev %s\ndelete table netdev %s\n", cutTable(name), cutTable(name)))
 }
@@ -102,7 +102,7 @@ func (f Fabric) nft(text string) error {
 	})
 }
 
-// mac is the link address of a machine.
+// mac returns the link address of a machine.
 func (f Fabric) mac(name string) (mac string, err error) {
 	err = f.with(name, func(h *netlink.Handle) error {
 		link, err := h.LinkByName("eth0")
@@ -115,8 +115,7 @@ func (f Fabric) mac(name string) (mac string, err error) {
 	return mac, err
 }
 
-// SetLink sets the switch's end of a machine's link up or down: the machine's eth0 gains
-// or loses its carrier.
+// SetLink sets the switch's end of a machine's link up or down, so that the machine's eth0 gains or loses its carrier.
 func (f Fabric) SetLink(name string, isUp bool) error {
 	return f.with(Switch, func(h *netlink.Handle) error {
 		link, err := h.LinkByName(name)
@@ -141,7 +140,7 @@ type Port string
 const (
 	PortUp   Port = "up"
 	PortDown Port = "down"
-	NoPort   Port = "none" // the machine is not plugged in
+	NoPort   Port = "none" // the machine has no link
 )
 
 // Port returns the state of a machine's link.

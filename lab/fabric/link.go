@@ -14,10 +14,10 @@ import (
 
 const bridge = "br0"
 
-// bridges are the bridges of the node subnets, by their numbers.
+// bridges maps the number of a node subnet to its bridge.
 var bridges = map[int]string{1: bridge, 2: "br1"}
 
-// Create makes the whole fabric for a cluster of nodes nodes.
+// Create makes the whole fabric for a cluster with the given number of nodes.
 func (f Fabric) Create(plan Plan, nodes int) error {
 	if err := f.createSwitch(plan); err != nil {
 		return fmt.Errorf("create fabric: %w", err)
@@ -50,8 +50,8 @@ func (f Fabric) PlugControlPlane(plan Plan) error {
 	return f.attach(ControlPlane, Switch, bridge, plan.ControlPlane(), Addrs(plan.Gateway()))
 }
 
-// PullPlug takes a machine's link away, as when its power is cut: nothing that its
-// processes send while they end is seen by the others. It is no error if there is none.
+// PullPlug removes a machine's link, as if its power was cut. The other machines then see no packets that its ending
+// processes send. A machine without a link is no error.
 func (f Fabric) PullPlug(name string) error {
 	return f.with(Switch, func(h *netlink.Handle) error {
 		link, err := h.LinkByName(name)
@@ -69,16 +69,16 @@ func (f Fabric) PullPlug(name string) error {
 	})
 }
 
-// createSwitch makes the namespace in the middle: a bridge for the cluster's
-// machines, and a router between it and the outside client.
+// createSwitch makes the namespace in the middle: a bridge for the cluster's machines, and a router between the bridge
+// and the outside client.
 func (f Fabric) createSwitch(plan Plan) error {
 	if err := f.create(Switch); err != nil {
 		return err
 	}
 	err := f.forwards(Switch, map[string]string{
-		// Pods' upstream name server is the fabric, where nothing listens: each question is to be refused, not
-		// one of each second, so that nobody waits for an answer. The mask takes them out of the kernel's
-		// limit for all addresses as well, which is 50 within 20 ms.
+		// The fabric is the upstream name server of pods, and nothing listens there. The kernel must refuse every
+		// query, not one query a second, so that no pod waits for an answer. The mask also exempts these packets from
+		// the kernel's limit for all addresses, which is 50 within 20 ms.
 		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0",
 		"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratemask": "2",
 	})
@@ -103,9 +103,8 @@ func (f Fabric) createSwitch(plan Plan) error {
 	})
 }
 
-// attach makes the namespace name with an interface eth0, whose other end is
-// in the namespace hub: a port of master, or a link of its own when master is empty.
-// The pair is made inside the fabric, never in the caller's namespace.
+// attach makes the namespace name with an interface eth0. The other end is in the namespace hub: a port of master, or a
+// plain link if master is empty. attach creates the pair inside the fabric, never in the caller's namespace.
 func (f Fabric) attach(name, hub, master string, addrs []netip.Prefix, gateways []netip.Addr) error {
 	if err := f.create(name); err != nil {
 		return fmt.Errorf("attach %s: %w", name, err)
@@ -134,8 +133,8 @@ func (f Fabric) attach(name, hub, master string, addrs []netip.Prefix, gateways 
 	return nil
 }
 
-// linkAddress keeps a machine's link address the same when it is unplugged and plugged in
-// again: the last byte is that of its address.
+// linkAddress derives a machine's link address from the last byte of its IP address. The link address therefore stays
+// the same when the machine gets a new link.
 func linkAddress(addr netip.Addr) net.HardwareAddr {
 	bytes := addr.AsSlice()
 	return net.HardwareAddr{0x02, 'f', 'w', 0, 0, bytes[len(bytes)-1]}
@@ -199,9 +198,8 @@ func up(h *netlink.Handle, name string) error {
 	return nil
 }
 
-// address gives the link its addresses and sets it up. Duplicate address
-// detection (RFC 4862, 5.4) is left out: it would keep an IPv6 address
-// unusable for a second, and no other host can be on these links.
+// address gives the link its addresses and sets the link up. It skips duplicate address detection (RFC 4862, 5.4),
+// which would keep an IPv6 address unusable for a second. No other host can be on these links.
 func address(h *netlink.Handle, name string, addrs []netip.Prefix) error {
 	link, err := h.LinkByName(name)
 	if err != nil {

@@ -11,25 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The namespaces beside those of the nodes, which bear the nodes' names.
+// The namespaces that are not nodes. A node's namespace has the node's name.
 const (
 	Switch       = "fabric"
 	ControlPlane = "control-plane"
 	Client       = "client"
 )
 
-// A Fabric is the set of network namespaces of one lab, each held by a bind
-// mount on a file in Dir.
+// A Fabric is the set of a lab's network namespaces. A bind mount on a file in Dir keeps each namespace alive.
 type Fabric struct {
-	Dir string // an absolute path; made when missing
+	Dir string // an absolute path; created if missing
 }
 
-// Path is the file that holds the namespace name.
+// Path returns the file that holds the namespace name.
 func (f Fabric) Path(name string) string { return filepath.Join(f.Dir, name) }
 
-// do runs fn on a thread that no other goroutine will ever use: the thread is
-// not unlocked, so the runtime ends it together with the goroutine, and
-// whatever fn did to the thread's namespaces ends there too.
+// do runs fn on a thread that no other goroutine will ever use. The thread stays locked, so the runtime ends it
+// together with the goroutine. Changes that fn makes to the thread's namespaces end with the thread.
 func do(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -39,8 +37,8 @@ func do(fn func() error) error {
 	return <-done
 }
 
-// Do runs fn in the network namespace name. Sockets and processes that fn
-// starts belong to that namespace for good. fn must stay on its goroutine.
+// Do runs fn in the network namespace name. Sockets and processes that fn starts belong to that namespace permanently.
+// fn must stay on its goroutine.
 func (f Fabric) Do(name string, fn func() error) error {
 	return do(func() error {
 		ns, err := os.Open(f.Path(name))
@@ -76,8 +74,8 @@ func (f Fabric) create(name string) error {
 	})
 }
 
-// Inodes returns the inode of every namespace there is, by which a process
-// that stands in one of them is recognised (readlink /proc/PID/ns/net).
+// Inodes maps the inode of every namespace to its name. The inode identifies the namespace of a process (readlink
+// /proc/PID/ns/net).
 func (f Fabric) Inodes() (map[uint64]string, error) {
 	names, err := f.names()
 	if err != nil {
@@ -87,7 +85,7 @@ func (f Fabric) Inodes() (map[uint64]string, error) {
 	for _, name := range names {
 		var st unix.Statfs_t
 		if unix.Statfs(f.Path(name), &st) != nil || st.Type != unix.NSFS_MAGIC {
-			continue // a file whose mount is gone: an inode of the disk, not of a namespace
+			continue // a file without its mount has an inode of the disk, not of a namespace
 		}
 		var file unix.Stat_t
 		if err := unix.Stat(f.Path(name), &file); err != nil {
@@ -113,8 +111,8 @@ func (f Fabric) names() ([]string, error) {
 	return names, nil
 }
 
-// Delete lets go of every namespace. The kernel removes each, with its links
-// and its rules, when the last process in it has ended.
+// Delete releases every namespace. The kernel removes a namespace with its links and rules when its last process has
+// ended.
 func (f Fabric) Delete() error {
 	names, err := f.names()
 	if err != nil {
@@ -127,8 +125,8 @@ func (f Fabric) Delete() error {
 	return errors.Join(errs...)
 }
 
-// Detach unmounts what is mounted at a path. That nothing is there is no error: a lab that another
-// process removes meanwhile takes its mounts from all mount namespaces with the files that they are on.
+// Detach unmounts the file system at a path. A path without a mount is no error. Another process may be removing a lab,
+// and removing the files also removes the mounts on them from all mount namespaces.
 func Detach(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH)
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
@@ -137,7 +135,7 @@ func Detach(path string) error {
 	return nil
 }
 
-// Release lets go of one namespace. It is no error if there is none.
+// Release unmounts one namespace and removes its file. A missing namespace is no error.
 func (f Fabric) Release(name string) error {
 	if err := Detach(f.Path(name)); err != nil {
 		return err

@@ -8,16 +8,15 @@ import (
 // A Family says which IP families a cluster carries.
 type Family string
 
-// The families a lab can have. Dual stack puts IPv4 first, as a cluster made
-// with kube-apiserver's defaults does.
+// The families that a lab can have. Dual stack puts IPv4 first, as a cluster with kube-apiserver's defaults does.
 const (
 	IPv4 Family = "ipv4"
 	IPv6 Family = "ipv6"
 	Dual Family = "dual-stack"
 )
 
-// The addresses of every lab. They are the same in each, because no lab has
-// an uplink: two labs on one machine cannot meet.
+// The addresses of every lab. All labs use the same addresses. No lab has an uplink, so two labs on one machine cannot
+// meet.
 var (
 	fabricNet4 = netip.MustParsePrefix("192.168.49.0/24")
 	fabricNet6 = netip.MustParsePrefix("fd00:49::/64")
@@ -33,19 +32,18 @@ var (
 	routed6    = netip.MustParsePrefix("2001:db8:113::/64")
 )
 
-// MaxNodes is how many nodes the fabric's subnet has room for, with some left
-// at the top for the control plane and for load balancer addresses.
+// MaxNodes is the largest number of nodes. The rest of the fabric's subnet is for the control plane and for
+// load-balancer addresses.
 const MaxNodes = 100
 
-// A Plan is the address plan of one lab. The zero value is not usable: set
-// Family. All methods that return several addresses put the primary family
-// first.
+// A Plan is the address plan of one lab. The zero value is not usable: set Family. Methods that return several
+// addresses put the primary family first.
 type Plan struct {
 	Family Family
-	// Front is the machine that the client is behind: a Router, which learns load balancers' addresses, or
-	// an Edge, which has them; empty: the switch alone.
+	// Front is the machine between the client and the nodes. A Router learns the load-balancer addresses, and an Edge
+	// owns them. If Front is empty, only the switch is in between.
 	Front string
-	// TwoSubnets puts nodes with even numbers into a second subnet; the fabric routes between the two.
+	// TwoSubnets puts the nodes with even numbers into a second subnet. The fabric routes between the two subnets.
 	TwoSubnets bool
 }
 
@@ -75,7 +73,7 @@ func host(prefixes []netip.Prefix, n int) []netip.Prefix {
 	return out
 }
 
-// Subnet is the number of node n's subnet, 1 or 2.
+// Subnet returns the number of node n's subnet, 1 or 2.
 func (p Plan) Subnet(n int) int {
 	if p.TwoSubnets && n%2 == 0 {
 		return 2
@@ -83,7 +81,7 @@ func (p Plan) Subnet(n int) int {
 	return 1
 }
 
-// nets is the node subnet of a number.
+// nets returns the prefixes of a node subnet.
 func (p Plan) nets(subnet int) []netip.Prefix {
 	if subnet == 2 {
 		return p.pick(farNet4, farNet6)
@@ -91,7 +89,7 @@ func (p Plan) nets(subnet int) []netip.Prefix {
 	return p.pick(fabricNet4, fabricNet6)
 }
 
-// Subnets is how many subnets of nodes there are.
+// Subnets returns the number of node subnets.
 func (p Plan) Subnets() int {
 	if p.TwoSubnets {
 		return 2
@@ -99,31 +97,31 @@ func (p Plan) Subnets() int {
 	return 1
 }
 
-// Gateways is the fabric's own addresses on a node subnet, by its number.
+// Gateways returns the fabric's own addresses on a node subnet.
 func (p Plan) Gateways(subnet int) []netip.Prefix { return p.gateway(subnet) }
 
-// Gateway is the fabric's own addresses on the node subnet.
+// Gateway returns the fabric's own addresses on the first node subnet.
 func (p Plan) Gateway() []netip.Prefix { return p.gateway(1) }
 
 func (p Plan) gateway(subnet int) []netip.Prefix { return host(p.nets(subnet), 1) }
 
-// Node is the addresses of node n, counted from 1.
+// Node returns the addresses of node n, counted from 1.
 func (p Plan) Node(n int) []netip.Prefix { return host(p.nets(p.Subnet(n)), n+1) }
 
-// ControlPlane is the control plane's addresses on the node subnet.
+// ControlPlane returns the control plane's addresses on the first node subnet.
 func (p Plan) ControlPlane() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 254) }
 
-// FrontAddrs is the addresses of the machine in front on the node subnet.
+// FrontAddrs returns the addresses of the machine in front on the first node subnet.
 func (p Plan) FrontAddrs() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 253) }
 
-// NodeNets is the node subnet, the first one where there are two.
+// NodeNets returns the prefixes of the first node subnet.
 func (p Plan) NodeNets() []netip.Prefix { return p.nets(1) }
 
-// Routed is the subnets of load balancers' addresses that are behind the machine in front.
+// Routed returns the subnets of load-balancer addresses behind the machine in front.
 func (p Plan) Routed() []netip.Prefix { return p.pick(routed4, routed6) }
 
-// LoadBalancers is the ranges for load balancers' addresses: of the node subnet, behind those of
-// nodes, or with a machine in front of the routed ones.
+// LoadBalancers returns the ranges of load-balancer addresses. With a machine in front they are in the routed subnets.
+// Otherwise they are in the node subnet, above the nodes' addresses.
 func (p Plan) LoadBalancers() []string {
 	first, last := addrs(host(p.NodeNets(), 200)), addrs(host(p.NodeNets(), 239))
 	if p.Front != "" {
@@ -136,26 +134,25 @@ func (p Plan) LoadBalancers() []string {
 	return out
 }
 
-// ClientGateway is the fabric's addresses on the outside client's subnet.
+// ClientGateway returns the gateway's addresses on the outside client's subnet.
 func (p Plan) ClientGateway() []netip.Prefix { return host(p.pick(clientNet4, clientNet6), 1) }
 
-// Client is the outside client's addresses.
+// Client returns the outside client's addresses.
 func (p Plan) Client() []netip.Prefix { return host(p.pick(clientNet4, clientNet6), 10) }
 
-// Pods is the cluster CIDRs.
+// Pods returns the cluster CIDRs.
 func (p Plan) Pods() []netip.Prefix { return p.pick(pods4, pods6) }
 
-// Services is the service CIDRs.
+// Services returns the service CIDRs.
 func (p Plan) Services() []netip.Prefix { return p.pick(services4, services6) }
 
-// DNS is the cluster DNS Service's addresses: number 10 of every service CIDR.
+// DNS returns the addresses of the cluster DNS Service: number 10 of every service CIDR.
 func (p Plan) DNS() []netip.Addr { return addrs(host(p.Services(), 10)) }
 
-// APIService is the first address of the primary service CIDR of each family:
-// the Service "kubernetes".
+// APIService returns the addresses of the Service "kubernetes": the first of every service CIDR.
 func (p Plan) APIService() []netip.Addr { return addrs(host(p.Services(), 1)) }
 
-// APIServer is the URL of the API server inside the lab.
+// APIServer returns the URL of the API server inside the lab.
 func (p Plan) APIServer() string {
 	return fmt.Sprintf("https://%s", netip.AddrPortFrom(p.ControlPlane()[0].Addr(), APIPort))
 }
@@ -163,7 +160,7 @@ func (p Plan) APIServer() string {
 // APIPort is the API server's port inside the lab.
 const APIPort = 6443
 
-// NodeName is the Kubernetes name of node n, counted from 1.
+// NodeName returns the Kubernetes name of node n, counted from 1.
 func NodeName(n int) string { return fmt.Sprintf("node-%d", n) }
 
 func addrs(prefixes []netip.Prefix) []netip.Addr {
@@ -174,5 +171,5 @@ func addrs(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// Addrs strips the prefix lengths.
+// Addrs returns the addresses of the prefixes.
 func Addrs(prefixes []netip.Prefix) []netip.Addr { return addrs(prefixes) }

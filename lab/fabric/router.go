@@ -13,21 +13,21 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/sysctl"
 )
 
-// The namespaces of the machine between the nodes and the client, where the plan has one.
+// The namespaces of the machine in front, between the nodes and the client.
 const (
 	Router = "router"
 	Edge   = "edge"
 )
 
-// plugFront makes the machine in front: its end in the nodes' network, and the client behind it. What
-// the nodes send to the client goes by their gateway, which knows the way; and to addresses that an Edge has.
+// plugFront connects the machine in front to the nodes' network. The nodes reach the client through their gateway,
+// which routes to the machine in front. If the machine is an Edge, the gateway also routes the Edge's addresses.
 //
 //	client ── .1 front .253 ── br0 ── nodes
 func (f Fabric) plugFront(plan Plan) error {
 	if err := f.attach(plan.Front, Switch, bridge, plan.FrontAddrs(), Addrs(plan.Gateway())); err != nil {
 		return err
 	}
-	// By ports too: by addresses alone all connections of a client would meet one node.
+	// Hash by ports as well. With addresses alone, all connections of a client would reach one node.
 	err := f.forwards(plan.Front, map[string]string{
 		"ipv4/fib_multipath_hash_policy": "1", "ipv6/fib_multipath_hash_policy": "1",
 	})
@@ -36,7 +36,7 @@ func (f Fabric) plugFront(plan Plan) error {
 	}
 	return f.with(Switch, func(h *netlink.Handle) error {
 		behind := [][]netip.Prefix{plan.pick(clientNet4, clientNet6)}
-		if plan.Front == Edge { // nodes leave these addresses to it: ipMode Proxy
+		if plan.Front == Edge { // nodes send packets for these addresses to the Edge: ipMode Proxy
 			behind = append(behind, plan.Routed())
 		}
 		for _, subnets := range behind {
@@ -58,11 +58,11 @@ func (f Fabric) plugClient(plan Plan, hub string) error {
 	return f.with(hub, func(h *netlink.Handle) error { return address(h, Client, plan.ClientGateway()) })
 }
 
-// forwards makes a namespace a router, with further settings below /proc/sys/net.
+// forwards makes a namespace forward packets, with more settings below /proc/sys/net.
 func (f Fabric) forwards(name string, more map[string]string) error {
 	settings := map[string]string{
 		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
-		// No hint to a node to take a shorter way: each has the one that it is given.
+		// No redirects to a shorter way: every node must keep its given route.
 		"ipv4/conf/all/send_redirects": "0", "ipv4/conf/default/send_redirects": "0",
 	}
 	maps.Copy(settings, more)
@@ -77,11 +77,12 @@ func (f Fabric) forwards(name string, more map[string]string) error {
 	})
 }
 
-// podsTable has the routes to pods for packets of the control plane, and for no others: a router
-// between two subnets of nodes knows nothing of pods.
+// podsTable is a routing table with the routes to pods. Only packets from the control plane use it, because a router
+// between two node subnets has no routes to pods.
 const podsTable = 49
 
-// RoutePods lets the control plane reach the pods of node n, whose addresses pods has, by the node's address via.
+// RoutePods lets the control plane reach the pods of node n. pods is the node's pod CIDR, and via is the node's
+// address.
 func (f Fabric) RoutePods(plan Plan, n int, pods netip.Prefix, via netip.Addr) error {
 	if plan.Subnet(n) == 1 {
 		return f.Route(ControlPlane, pods, via)

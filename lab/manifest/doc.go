@@ -1,10 +1,9 @@
-// Package manifest builds a kustomization in a directory and applies it to a
-// cluster.
+// Package manifest builds a kustomization in a directory and applies it to a cluster.
 //
 //	deploy/ ──┐
 //	          ├─ Build ──> objects ──> Apply ──> kube-apiserver
 //	overlay ──┘
 //
-// It hides kustomize and discovery. It promises that Apply may be repeated:
-// objects are applied by the server, under one field manager.
+// The package handles kustomize and discovery. It promises that Apply may run repeatedly, because it uses server-side
+// apply with one field manager.
 package manifest

@@ -21,10 +21,9 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// Build writes overlay, the text of a kustomization.yaml that may refer to
-// "deploy", into dir beside a copy of the directory base under that name, and returns the
-// objects that come of it in the order in which they are to be applied. image is the copy's
-// image/kustomization.yaml; empty: it stays as it is.
+// Build copies the directory base to dir/deploy and writes overlay, the text of a kustomization.yaml that may refer to
+// "deploy", into dir. It returns the resulting objects in the order in which to apply them. image replaces the copy's
+// image/kustomization.yaml, unless it is empty.
 func Build(dir, base, overlay, image string) ([]*unstructured.Unstructured, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("clear overlay: %w", err)
@@ -47,7 +46,7 @@ func Build(dir, base, overlay, image string) ([]*unstructured.Unstructured, erro
 	return all, nil
 }
 
-// Apply makes the cluster hold the objects.
+// Apply creates or updates the objects in the cluster.
 func Apply(ctx context.Context, config *rest.Config, objects []*unstructured.Unstructured) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

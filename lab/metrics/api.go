@@ -45,7 +45,7 @@ func apiResources() metav1.APIResourceList {
 
 func typeOf(kind string) metav1.TypeMeta { return metav1.TypeMeta{Kind: kind, APIVersion: version} }
 
-// fail answers with an error as the API has it.
+// fail answers with an error in the API's format.
 func fail(w http.ResponseWriter, err error) {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
@@ -65,7 +65,7 @@ func selected(r *http.Request) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: q.Get("labelSelector"), FieldSelector: q.Get("fieldSelector")}
 }
 
-// measured are the metrics of those objects that have some.
+// measured returns the metrics of the objects that have metrics.
 func measured[O, M any](objects []O, metrics func(O) (M, bool)) []M {
 	all := []M{}
 	for _, o := range objects {
@@ -128,7 +128,7 @@ func (s *Server) getPod(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, m)
 }
 
-// podMetrics are those of a pod that runs: of all of its containers, or there are none.
+// podMetrics returns the metrics of a running pod. It returns false unless every container of the pod has metrics.
 func (s *Server) podMetrics(p corev1.Pod) (v1beta1.PodMetrics, bool) {
 	m := v1beta1.PodMetrics{TypeMeta: typeOf("PodMetrics"), ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels}}
 	if p.Status.Phase != corev1.PodRunning {

@@ -12,20 +12,20 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// what is a container, or, with empty fields, the node itself.
+// A what identifies a container. Its zero value is the node itself.
 type what struct{ namespace, pod, container string }
 
-// A sample is what has been counted at a time.
+// A sample is the state of the counters at one time.
 type sample struct {
-	cpu    float64 // seconds, since the start of what is counted
+	cpu    float64 // seconds, since the start of the container or node
 	memory float64 // bytes
 	at     time.Time
 }
 
-// A reading is all samples of one node.
+// A reading contains all samples of one node.
 type reading map[what]sample
 
-// read reads what a kubelet answers at /metrics/resource.
+// read parses a kubelet's answer at /metrics/resource.
 func read(in io.Reader) (reading, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(in)
@@ -50,7 +50,7 @@ func read(in io.Reader) (reading, error) {
 	each("container_cpu_usage_seconds_total", cpu)
 	each("container_memory_working_set_bytes", memory)
 	for w, s := range r {
-		if s.at.IsZero() { // nothing is known of its CPU
+		if s.at.IsZero() { // the CPU time is missing
 			delete(r, w)
 		}
 	}
@@ -71,7 +71,7 @@ func whatOf(m *dto.Metric) (w what) {
 	return w
 }
 
-// A Usage is what something used in the time before At.
+// A Usage is the average CPU use in Window, which ends at At, and the memory use at At.
 type Usage struct {
 	At     time.Time
 	Window time.Duration
@@ -79,7 +79,7 @@ type Usage struct {
 	Memory float64 // bytes
 }
 
-// resources are the usage as the API has it.
+// resources returns the usage in the API's format.
 func (u Usage) resources() corev1.ResourceList {
 	return corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewScaledQuantity(int64(u.CPU*1e9), resource.Nano),
@@ -87,10 +87,11 @@ func (u Usage) resources() corev1.ResourceList {
 	}
 }
 
-// A history is the last reading of a node, and before that the last one in which a count was another.
+// A history holds the last reading of a node. former holds, for each container, the previous sample with an earlier
+// time.
 type history struct{ former, last reading }
 
-// add takes a new reading. A count that the kubelet has not renewed since is not a new one.
+// add adds a reading. A sample with an unchanged time does not replace the previous sample.
 func (h *history) add(r reading) {
 	former := reading{}
 	for w, s := range r {
@@ -107,7 +108,8 @@ func (h *history) add(r reading) {
 	h.former, h.last = former, r
 }
 
-// usage is what something used between the last two counts. There is none of what was counted once, or has begun anew.
+// usage returns the usage between the last two samples. It returns false if there is only one sample, or if the counter
+// has restarted.
 func (h *history) usage(w what) (Usage, bool) {
 	last, ok := h.last[w]
 	former, had := h.former[w]

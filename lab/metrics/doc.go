@@ -1,8 +1,9 @@
-// Package metrics serves the API metrics.k8s.io, by which "kubectl top" and HorizontalPodAutoscalers see what nodes and
-// containers use. It is what metrics-server does in other clusters.
+// Package metrics serves the API metrics.k8s.io, which tells "kubectl top" and HorizontalPodAutoscalers the resource
+// usage of nodes and containers. It has the role of metrics-server in other clusters.
 //
 //	kubectl top, HPA ──> kube-apiserver ── aggregation ──> Server ── every 15 s ──> each kubelet's /metrics/resource
 //
-// It hides how kubelets count and how a rate is made of two counts. It promises numbers that are at most two scrapes old, and
-// none for what it has not seen twice. What a node uses is what the machine uses: all nodes of a lab share it.
+// The package parses kubelets' counters and computes rates from two samples. It promises numbers that are at most two
+// scrapes old, and no numbers for a container with only one sample. A node's usage is the whole machine's usage,
+// because all nodes of a lab share the machine.
 package metrics

@@ -21,10 +21,11 @@ import (
 const (
 	every   = 15 * time.Second // as metrics-server does
 	timeout = 10 * time.Second
-	port    = "10250" // of kubelets
+	port    = "10250" // the port of kubelets
 )
 
-// A Server has what the nodes of a cluster use, from kubelets that take the client's certificate. As a Handler it serves the API.
+// A Server collects the resource usage of a cluster's nodes from their kubelets. As a Handler it serves the API. The
+// kubelets must accept the client's certificate.
 type Server struct {
 	http.Handler
 	log     *slog.Logger
@@ -35,7 +36,7 @@ type Server struct {
 	nodes map[string]*history
 }
 
-// New makes a server for a cluster. Kubelets are asked with the configuration's certificate.
+// New makes a server for a cluster. It authenticates to kubelets with the certificate in config.
 func New(log *slog.Logger, config *rest.Config) (*Server, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -54,7 +55,7 @@ func New(log *slog.Logger, config *rest.Config) (*Server, error) {
 	return s, nil
 }
 
-// Collect asks the kubelets until ctx is done.
+// Collect scrapes the kubelets periodically until ctx is done.
 func (s *Server) Collect(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -70,7 +71,7 @@ func (s *Server) Collect(ctx context.Context) {
 	}
 }
 
-// scrape asks every kubelet once. What is not a node any more is forgotten.
+// scrape asks every kubelet once. It forgets the nodes that no longer exist.
 func (s *Server) scrape(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -93,7 +94,7 @@ func (s *Server) scrape(ctx context.Context) error {
 			h = &history{}
 		}
 		if errs[i] != nil {
-			h = &history{} // what it used is no longer known
+			h = &history{} // the node's usage is unknown now
 		} else {
 			h.add(readings[i])
 		}
@@ -103,7 +104,7 @@ func (s *Server) scrape(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ask asks one kubelet.
+// ask requests the metrics of one kubelet.
 func (s *Server) ask(ctx context.Context, n corev1.Node) (reading, error) {
 	for _, a := range n.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
@@ -126,7 +127,7 @@ func (s *Server) ask(ctx context.Context, n corev1.Node) (reading, error) {
 	return nil, fmt.Errorf("%s has no address", n.Name)
 }
 
-// usage is what something on a node used.
+// usage returns the usage of a container, or of the node if w is zero.
 func (s *Server) usage(node string, w what) (Usage, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,5 +142,5 @@ func (s *Server) usage(node string, w what) (Usage, bool) {
 func write(w http.ResponseWriter, status int, object any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(object) // the client has gone
+	_ = json.NewEncoder(w).Encode(object) // an error means that the client is gone
 }

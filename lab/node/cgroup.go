@@ -15,8 +15,8 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hierarchies returns the mount point of every cgroup hierarchy and, of these,
-// the one of version 2, or "".
+// hierarchies returns the mount point of every cgroup hierarchy. unified is the mount point of the version 2 hierarchy,
+// or "" if there is none.
 func hierarchies() (all []string, unified string, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
@@ -45,10 +45,9 @@ func hierarchies() (all []string, unified string, err error) {
 	return all, unified, nil
 }
 
-// enterCgroup moves the calling process, and so all that it will start, into a
-// leaf of the node's part of the version 2 hierarchy: programs attached to
-// that part see this node's traffic alone. A leaf, because a cgroup with
-// children that have limits may hold no process itself.
+// enterCgroup moves the calling process and its future children into a leaf of the node's part of the version 2
+// hierarchy. Programs attached to that part then see only this node's traffic. It must be a leaf, because a cgroup
+// whose children have limits may not hold a process itself.
 func (c Config) enterCgroup() error {
 	_, unified, err := hierarchies()
 	if err != nil || unified == "" {
@@ -64,8 +63,7 @@ func (c Config) enterCgroup() error {
 	return nil
 }
 
-// createCgroups makes the parent of the node's pods in every hierarchy, with
-// all that a kubelet wants to find there.
+// createCgroups makes the parent of the pods' cgroups in every hierarchy, with the controllers that a kubelet needs.
 func (c Config) createCgroups() error {
 	all, unified, err := hierarchies()
 	if err != nil {
@@ -91,8 +89,7 @@ func (c Config) createCgroups() error {
 	return nil
 }
 
-// delegate gives the children of a version 2 cgroup the controllers that a
-// kubelet counts on.
+// delegate enables the kubelet's controllers for the children of a version 2 cgroup.
 func delegate(dir string) error {
 	available, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -109,13 +106,13 @@ func delegate(dir string) error {
 	return nil
 }
 
-// fillCpuset gives a version 1 cpuset its parent's processors and memory,
-// without which it takes no process. runc does so for its own cgroups only.
+// fillCpuset gives a version 1 cpuset its parent's processors and memory. A cpuset without them accepts no process, and
+// runc fills only its own cgroups.
 func fillCpuset(parent, child string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(parent, file))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another controller
+			return nil // the directory belongs to another controller
 		}
 		if err != nil {
 			return fmt.Errorf("read cpuset: %w", err)
@@ -127,9 +124,8 @@ func fillCpuset(parent, child string) error {
 	return nil
 }
 
-// RemoveCgroups removes cgroup with all below it from every hierarchy. The
-// processes in it must have been killed; the kernel may still be burying them,
-// which RemoveCgroups awaits for five seconds in which it runs too.
+// RemoveCgroups removes a cgroup and its children from every hierarchy. The caller must have killed the processes in
+// it. The kernel may still be removing them, so RemoveCgroups retries for five seconds.
 func RemoveCgroups(cgroup string) error {
 	all, _, err := hierarchies()
 	if err != nil {
@@ -143,8 +139,7 @@ func RemoveCgroups(cgroup string) error {
 	return nil
 }
 
-// removeTree removes directories bottom up; the files in them are the
-// kernel's and go with them.
+// removeTree removes directories bottom up. The files in them belong to the kernel and go with their directory.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

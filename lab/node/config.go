@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Config says what one node is. It is handed to the node's processes as the
-// file config.json in Dir.
+// Config describes one node. The node's processes read it from the file config.json in Dir.
 type Config struct {
 	Name       string       // the Kubernetes name, also the host name
 	Dir        string       // the node's own files
@@ -19,14 +18,14 @@ type Config struct {
 	Kubeconfig string       // of the kubelet
 	PKI        string       // directory with ca.crt and the kubelet's serving certificate kubelet-NAME
 	DNS        []netip.Addr // cluster DNS
-	Upstream   netip.Addr   // name server of the machine's own resolv.conf
-	Labels     string       // of the Node object, as in --node-labels
+	Upstream   netip.Addr   // name server in the machine's own resolv.conf
+	Labels     string       // for the Node object, as in --node-labels
 }
 
 // SandboxImage is the image of the container that holds a pod's namespaces.
 const SandboxImage = "registry.k8s.io/pause:3.10"
 
-// The sockets on a node, as paths inside it.
+// The node's sockets, as paths inside the node.
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
 	imageSocket      = "/run/fairway-lab/images.sock"
@@ -51,7 +50,7 @@ func (c Config) Save() error {
 	return nil
 }
 
-// Load reads the node whose files are in dir.
+// Load reads the configuration of the node whose files are in dir.
 func Load(dir string) (Config, error) {
 	var c Config
 	data, err := os.ReadFile(filepath.Join(dir, "config.json"))

@@ -6,9 +6,9 @@ import (
 	"text/template"
 )
 
-// containerdConfig is for containerd 1.6 and later. restrict_oom_score_adj:
-// without CAP_SYS_RESOURCE a process may not be made less likely to be killed
-// than its parent, and runc fails with "can't get final child's PID from pipe".
+// containerdConfig is for containerd 1.6 and later. restrict_oom_score_adj is for a lab without CAP_SYS_RESOURCE. There
+// the kernel lets no process get a lower oom_score_adj than its parent. Without the setting runc fails with "can't get
+// final child's PID from pipe".
 var containerdConfig = template.Must(template.New("containerd").Parse(`version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"

@@ -15,12 +15,12 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// Run runs cmd inside the node whose first process is init, to its end. The
-// command's path is looked up inside the node.
+// Run runs cmd inside the node whose first process is init, and waits for its end. It looks the command's path up
+// inside the node.
 func Run(init int, cmd *exec.Cmd) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread is of no other use
+		runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine
 		if err := enter(init); err != nil {
 			done <- err
 			return
@@ -36,16 +36,15 @@ func Run(init int, cmd *exec.Cmd) error {
 	return <-done
 }
 
-// enter moves the calling thread into the namespaces of process init. Only
-// processes started from the thread get the new process ids.
+// enter moves the calling thread into the namespaces of process init. The thread keeps its own PID namespace: only
+// processes that it starts are in the new one.
 func enter(init int) error {
 	fd, err := unix.PidfdOpen(init, 0)
 	if err != nil {
 		return fmt.Errorf("find process %d: %w", init, err)
 	}
 	defer unix.Close(fd)
-	// A thread that shares its root directory with others may not change its
-	// mount namespace.
+	// A thread that shares its root directory with other threads may not change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare root directory: %w", err)
 	}
@@ -56,10 +55,10 @@ func enter(init int) error {
 	return nil
 }
 
-// signalLimit is how long it may take to signal all processes of a node.
+// signalLimit is the time limit for signalling all processes of a node.
 const signalLimit = 30 * time.Second
 
-// ImportImages brings an archive (docker or OCI) into the node's containerd.
+// ImportImages imports an archive (docker or OCI) into the node's containerd.
 func ImportImages(ctx context.Context, init int, archive string) error {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -76,10 +75,10 @@ func ImportImages(ctx context.Context, init int, archive string) error {
 	return nil
 }
 
-// Socket is where containerd's socket of the node is seen from outside.
+// Socket returns the path at which the machine sees the node's containerd socket.
 func Socket(init int) string { return fmt.Sprintf("/proc/%d/root%s", init, containerdSocket) }
 
-// Listens returns an error unless a server takes connections at a socket, whose file is there a moment before that.
+// Listens returns an error unless a server accepts connections at a socket. The socket's file appears a moment earlier.
 func Listens(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -90,7 +89,7 @@ func Listens(ctx context.Context, socket string) error {
 	return c.Close()
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the last 500 bytes of the written data.
 type tail struct{ data []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -103,11 +102,11 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return strings.TrimSpace(string(t.data)) }
 
-// Signal sends a signal to every process of the node whose first process is init: in one
-// step of the kernel, which no process that is just being started escapes.
+// Signal sends a signal to every process of the node whose first process is init. The kernel signals all of them in one
+// step, so a process that is just starting does not escape.
 func Signal(init int, s unix.Signal) error {
-	// The first process is not reached from inside. Stopped first, it starts nothing anew;
-	// continued last, it finds its children as they were.
+	// A signal from inside does not reach the first process. If it stops first, it starts no other process. If it
+	// continues last, it finds its children as they were.
 	first, last := init, 0
 	if s == unix.SIGCONT {
 		first, last = 0, init
@@ -121,7 +120,7 @@ func Signal(init int, s unix.Signal) error {
 	if err := kill(first); err != nil {
 		return fmt.Errorf("signal the node's first process: %w", err)
 	}
-	// A process in the node's pid namespace reaches all others in it by the number -1.
+	// PID -1 stands for all other processes in the sender's PID namespace.
 	ctx, cancel := context.WithTimeout(context.Background(), signalLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("kill -%d -1", s))

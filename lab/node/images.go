@@ -18,18 +18,16 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// An imageService stands between the kubelet and containerd's images. The
-// default pull policy of an image without a tag is Always, so the kubelet asks
-// for a pull although the image is there; here nothing can be pulled from
-// anywhere, so what is there is the newest there is. But for a registry on the node's own
-// loopback address: a NodePort on localhost, with a registry in the cluster behind it.
+// An imageService stands between the kubelet and containerd's images. The default pull policy of an image without a tag
+// is Always, so the kubelet asks for a pull although the node has the image. A lab reaches no registry, so the node's
+// image is always the newest. The exception is a registry at the node's own loopback address: a NodePort on localhost
+// with a registry in the cluster behind it.
 type imageService struct {
 	cri.UnimplementedImageServiceServer
 	containerd cri.ImageServiceClient
 }
 
-// serveImages serves the CRI image service on imageSocket until ctx is done.
-// It returns as soon as the socket is there.
+// serveImages serves the CRI image service on imageSocket until ctx is done. It returns as soon as the socket exists.
 func serveImages(ctx context.Context) error {
 	conn, err := grpc.NewClient("unix://"+containerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -38,7 +36,7 @@ func serveImages(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(imageSocket), 0o755); err != nil {
 		return fmt.Errorf("create socket directory: %w", err)
 	}
-	// One that a killed kubelet left would keep the address in use.
+	// The socket of a killed kubelet would keep the address in use.
 	if err := os.Remove(imageSocket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old socket: %w", err)
 	}
@@ -69,18 +67,18 @@ func (s *imageService) ImageFsInfo(ctx context.Context, r *cri.ImageFsInfoReques
 	return s.containerd.ImageFsInfo(ctx, r)
 }
 
-// onLoopback reports whether containerd would ask the node itself for an image.
+// onLoopback reports whether containerd would pull the image from the node itself.
 func onLoopback(image string) bool {
 	registry, _, _ := strings.Cut(image, "/")
 	host, _, err := net.SplitHostPort(registry)
 	if err != nil {
-		return false // "localhost/web" is a name that builders give to what is in no registry
+		return false // builders use "localhost/web" as a name for an image that is in no registry
 	}
 	addr, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// PullImage answers from the node's own store, or its own registry.
+// PullImage answers from the node's own store, or pulls from the node's own registry.
 func (s *imageService) PullImage(ctx context.Context, r *cri.PullImageRequest) (*cri.PullImageResponse, error) {
 	if onLoopback(r.GetImage().GetImage()) {
 		return s.containerd.PullImage(ctx, r)

@@ -22,19 +22,18 @@ type unit struct {
 	name    string
 	argv    []string
 	started time.Time
-	short   int // how often in a row it ended at once
+	short   int // number of consecutive short lives
 }
 
-// A unit that has ended this often within this time of its start is broken:
-// to start it again would only fill the log.
+// A unit whose life is shorter than shortLife for shortLives times in a row is broken. Another start would only fill
+// the log.
 const (
 	shortLife  = 5 * time.Second
 	shortLives = 5
 )
 
-// Init is the first process of the node: it sets the node up, starts its
-// programs, starts again what ends, and buries what is orphaned. It returns
-// on SIGTERM; the kernel then ends everything else in the node. kubelet is the
+// Init is the first process of the node. It sets the node up, starts the node's programs, restarts a program that ends,
+// and reaps orphans. It returns on SIGTERM, and then the kernel ends every other process of the node. kubelet is the
 // command line that runs RunKubelet.
 func (c Config) Init(ctx context.Context, log *slog.Logger, kubelet []string) error {
 	if os.Getpid() != 1 {
@@ -65,9 +64,8 @@ func (c Config) Init(ctx context.Context, log *slog.Logger, kubelet []string) er
 	return c.supervise(ctx, log, units)
 }
 
-// supervise does what systemd does on a machine. It waits for processes by
-// itself, not by os/exec: the first process of a namespace inherits every
-// orphan in it, and must take the end of any child.
+// supervise has the role of systemd on a machine. It does not wait for processes with os/exec, because the first
+// process of a namespace inherits every orphan and must reap any child.
 func (c Config) supervise(ctx context.Context, log *slog.Logger, units []unit) error {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -110,7 +108,7 @@ func (c Config) supervise(ctx context.Context, log *slog.Logger, units []unit) e
 	}
 }
 
-// reap buries every child that has ended.
+// reap reaps every child that has ended.
 func reap() map[int]unix.WaitStatus {
 	dead := map[int]unix.WaitStatus{}
 	for {
@@ -128,7 +126,7 @@ func reap() map[int]unix.WaitStatus {
 
 func (c Config) log(u unit) string { return filepath.Join(c.Logs, u.name+"-"+c.Name+".log") }
 
-// lastLine is what the unit logged last.
+// lastLine returns the unit's last log line.
 func (c Config) lastLine(u unit) string {
 	data, err := os.ReadFile(c.log(u))
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
-// RunKubelet runs the node's kubelet in the calling process, which must be
-// inside the node, from the moment the API server answers it until ctx is done.
+// RunKubelet runs the node's kubelet in the calling process until ctx is done. The process must be inside the node. The
+// kubelet starts when the API server answers.
 func (c Config) RunKubelet(ctx context.Context) error {
 	if err := c.writeKubeletConfig(); err != nil {
 		return err
@@ -26,8 +26,7 @@ func (c Config) RunKubelet(ctx context.Context) error {
 	if err := serveImages(ctx); err != nil {
 		return err
 	}
-	// A kubelet that finds no API server waits for seconds before it tries
-	// again to register its node.
+	// A kubelet that finds no API server waits for seconds before it tries again to register its node.
 	if err := c.waitAPI(ctx); err != nil {
 		return err
 	}
@@ -47,7 +46,8 @@ func (c Config) RunKubelet(ctx context.Context) error {
 	return nil
 }
 
-// waitAPI waits until the API server answers what the kubelet will ask first. That needs no roles, which come later.
+// waitAPI waits until the API server answers the kubelet's first request. The request needs no roles, which the API
+// server creates later.
 func (c Config) waitAPI(ctx context.Context) error {
 	_, client, err := apiclient.New(c.Kubeconfig)
 	if err != nil {
@@ -98,18 +98,19 @@ func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
 	k.Authentication.Webhook.Enabled = &yes
 	k.Authentication.X509.ClientCAFile = c.PKI + "/ca.crt"
 	k.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
-	// Nodes share one machine's cgroups: pods get theirs below the node's.
-	// That takes cgroupsPerQOS; without it runc makes them at the very root.
+	// The nodes share the machine's cgroups, so pods get cgroups below the node's. That needs cgroupsPerQOS: without
+	// it, runc creates the pods' cgroups at the root.
 	k.CgroupDriver = "cgroupfs"
 	k.CgroupRoot = c.Cgroup
 	k.CgroupsPerQOS = &yes
-	k.EnforceNodeAllocatable = []string{"none"} // an empty list would be replaced by the default
+	k.EnforceNodeAllocatable = []string{"none"} // the kubelet would replace an empty list by the default
 	k.FailCgroupV1 = &no
 	k.FailSwapOn = &no
-	// Without CAP_SYS_RESOURCE it may not be less likely to be killed, and tries twice. The lab must not outlive the rest of the machine.
+	// Without CAP_SYS_RESOURCE the kubelet may not lower its score, and fails at a second attempt. The lab must not
+	// outlive the rest of the machine either.
 	k.OOMScoreAdj = &usual
-	// The machine's disk may well be nearly full; that is no reason for a lab
-	// to evict pods or to throw away images it cannot fetch again.
+	// A nearly full disk of the machine is no reason to evict the lab's pods. It is also no reason to delete images
+	// that the lab cannot fetch again.
 	k.ImageGCHighThresholdPercent = &never
 	k.EvictionHard = map[string]string{"nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"}
 	return k

@@ -16,8 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// A layout is an archive that holds an OCI layout whose layers are not compressed, as "make image" and "make
-// images" write them.
+// A layout is an archive with an OCI layout whose layers are not compressed. "make image" and "make images" write such
+// archives.
 type layout struct {
 	file   *os.File
 	blobs  map[digest.Digest]*io.SectionReader
@@ -31,10 +31,10 @@ type layoutImage struct {
 	config   v1.Image
 }
 
-// errNoLayout says that an archive is another one, for containerd's own import to read.
+// errNoLayout says that an archive has another format, which containerd's own import may understand.
 var errNoLayout = errors.New("not an OCI layout with names and plain layers")
 
-// openLayout reads what an archive has, but for its layers.
+// openLayout reads an archive's index, manifests and configurations, but not its layers.
 func openLayout(archive string) (*layout, error) {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -58,7 +58,7 @@ func (l *layout) read() error {
 		if err != nil {
 			return err
 		}
-		at, err := l.file.Seek(0, io.SeekCurrent) // where the file's data begin
+		at, err := l.file.Seek(0, io.SeekCurrent) // the start of the file's data
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (l *layout) read() error {
 	return nil
 }
 
-// readImage reads what says which layers an image has.
+// readImage reads an image's manifest and configuration, which list its layers.
 func (l *layout) readImage(target v1.Descriptor) error {
 	i := layoutImage{name: target.Annotations[image.AnnotationName], target: target}
 	if i.name == "" || target.MediaType != v1.MediaTypeImageManifest {
@@ -114,7 +114,7 @@ func (l *layout) decode(d v1.Descriptor, into any) error {
 	return json.NewDecoder(io.NewSectionReader(blob, 0, blob.Size())).Decode(into)
 }
 
-// extract writes a blob into containerd's directory of blobs, unless it is there, and checks that it is what its name says.
+// extract writes a blob into containerd's directory of blobs, unless the blob exists, and verifies its digest.
 func (l *layout) extract(dir string, d v1.Descriptor) error {
 	path := filepath.Join(dir, d.Digest.Encoded())
 	if exists(path) {

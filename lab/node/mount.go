@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// Mountpoints are the directories of the machine over which every node mounts
-// its own. They have to exist on the machine.
+// Mountpoints are the machine's directories over which every node mounts its own. The directories must exist on the
+// machine.
 var Mountpoints = []string{
 	"/etc/cni/net.d",
 	"/opt/cni/bin",
@@ -24,8 +24,8 @@ var Mountpoints = []string{
 	"/var/log/pods",
 }
 
-// tunables are the settings that a kubelet insists on, and would otherwise
-// change for the whole machine. It is shown files with these values instead.
+// tunables are the settings that a kubelet requires, and would otherwise change for the whole machine. The node mounts
+// files with these values over the settings.
 var tunables = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -35,8 +35,8 @@ var tunables = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// mountAll turns a private copy of the machine's mounts into the node's. It
-// must run as the first process of new pid and mount namespaces.
+// mountAll turns a private copy of the machine's mounts into the node's. It must run as the first process of new PID
+// and mount namespaces.
 func (c Config) mountAll() error {
 	resolv, err := filepath.EvalSymlinks("/etc/resolv.conf")
 	if err != nil {
@@ -51,8 +51,8 @@ func (c Config) mountAll() error {
 		c.mountTunables,
 		c.mountBootID,
 		func() error { return c.mountResolv(resolv) },
-		// Mounts that a pod makes with mountPropagation: Bidirectional must
-		// reach the node, as on a machine run by systemd.
+		// A mount that a pod makes with mountPropagation: Bidirectional must reach the node, as on a machine that runs
+		// systemd.
 		func() error { return mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "") },
 	}
 	for _, step := range steps {
@@ -63,9 +63,8 @@ func (c Config) mountAll() error {
 	return nil
 }
 
-// dropNamespaces lets go of the network namespaces that were mounted on the
-// machine when the node was made: they would live as long as the node, and so
-// would the links in them, after their owners have deleted them.
+// dropNamespaces unmounts the network namespaces that were mounted on the machine when the node was made. These mounts
+// would keep the namespaces and their links alive as long as the node, even after their owners have deleted them.
 func dropNamespaces() error {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -83,9 +82,8 @@ func dropNamespaces() error {
 	return nil
 }
 
-// mountSys mounts a sysfs that shows the node's network devices, with the
-// machine's cgroups and a bpf file system of the node's own in it: pins
-// vanish with the node.
+// mountSys mounts a sysfs that shows the node's network devices. It contains the machine's cgroups, and a bpf file
+// system that belongs to the node, so that pins vanish with the node.
 func (c Config) mountSys() error {
 	staging := c.path("cgroup")
 	if err := os.MkdirAll(staging, 0o755); err != nil {
@@ -136,7 +134,8 @@ func (c Config) mountTunables() error {
 	return nil
 }
 
-// mountBootID gives the node a boot of its own: a kubelet that finds another one than before says that its machine was rebooted.
+// mountBootID gives the node its own boot ID. A kubelet that finds a different boot ID than before reports that its
+// machine was rebooted.
 func (c Config) mountBootID() error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
@@ -145,9 +144,9 @@ func (c Config) mountBootID() error {
 	return c.mountFile("boot_id", string(id), "/proc/sys/kernel/random/boot_id")
 }
 
-// mountResolv gives the node a name server that refuses at once, instead of
-// one that no packet from here can reach. target is where /etc/resolv.conf
-// leads; below /run it is gone by now and is made anew.
+// mountResolv gives the node a name server that refuses queries at once. The machine's name server is not reachable
+// from the node. target is the file behind the link /etc/resolv.conf. A target below /run was hidden by the new mount,
+// so mountResolv creates it again.
 func (c Config) mountResolv(target string) error {
 	text := fmt.Sprintf("nameserver %s\n", c.Upstream)
 	if strings.HasPrefix(target, "/run/") {
@@ -161,8 +160,7 @@ func (c Config) mountResolv(target string) error {
 	return c.mountFile("resolv.conf", text, target)
 }
 
-// mountFile writes text to the node's file name and mounts it over target, if
-// there is a target.
+// mountFile writes text to the node's file name and mounts the file over target, if target exists.
 func (c Config) mountFile(name, text, target string) error {
 	own := c.path(name)
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {

@@ -21,18 +21,19 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A Store has images unpacked once for all nodes, as containerd keeps them. It is made by a containerd of its own,
-// which has ended when a node takes the store over:
+// A Store holds images that are unpacked once for all nodes, in containerd's own format. A separate containerd fills
+// it, and ends before a node takes the images over:
 //
 //	archives ── import ──> Dir/root ── links ──> the root of each node's containerd
 //
-// What containerd never changes in place, the blobs and the files of layers, nodes have by hard links; its databases
-// are copied. So a node changes and removes its own images, and nobody else's. Zero value: no store.
+// The nodes share the blobs and the files of layers by hard links, because containerd never changes them in place. They
+// copy the databases. A node can therefore change and remove its own images without an effect on other nodes. The zero
+// value is no store.
 type Store struct {
-	Dir string // in the file system of the nodes' files; short, for the path of a socket has 107 bytes
+	Dir string // in the file system of the nodes' files; short, because a socket's path has at most 107 bytes
 }
 
-// storeConfig leaves out what runs containers.
+// storeConfig disables the plugins that run containers.
 var storeConfig = template.Must(template.New("store").Parse(`version = 2
 root = "{{.}}/root"
 state = "{{.}}/state"
@@ -48,7 +49,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 
 func (s Store) path(name string) string { return filepath.Join(s.Dir, name) }
 
-// Command is the containerd that the store is filled by.
+// Command returns the command of the containerd that fills the store.
 func (s Store) Command() (*exec.Cmd, error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the store of images: %w", err)
@@ -61,15 +62,15 @@ func (s Store) Command() (*exec.Cmd, error) {
 		return nil, fmt.Errorf("configure the store of images: %w", err)
 	}
 	cmd := exec.Command("containerd", "--config", s.path("containerd.toml"))
-	// So that the machine sees nothing of the mounts with which it unpacks.
+	// The machine must not see the mounts that containerd makes while it unpacks.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	return cmd, nil
 }
 
-// Serves returns an error unless the store's containerd takes connections.
+// Serves returns an error unless the store's containerd accepts connections.
 func (s Store) Serves(ctx context.Context) error { return Listens(ctx, s.path("s")) }
 
-// Import brings the archives into the store, and remembers which they are.
+// Import imports the archives into the store and records their fingerprints.
 func (s Store) Import(ctx context.Context, archives []string) error {
 	u, leased, done, err := s.unpacker(ctx)
 	if err != nil {
@@ -103,7 +104,7 @@ func (s Store) Import(ctx context.Context, archives []string) error {
 	return nil
 }
 
-// importByContainerd takes any archive that containerd understands.
+// importByContainerd imports any archive that containerd understands.
 func (s Store) importByContainerd(ctx context.Context, archive string) error {
 	out, err := exec.CommandContext(ctx, "ctr", "--address", s.path("s"), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
 	if err != nil {
@@ -112,17 +113,17 @@ func (s Store) importByContainerd(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Missing are those of the archives that are not in the store as they are now.
+// Missing returns the archives whose current content is not in the store.
 func (s Store) Missing(archives []string) []string {
 	have := map[string]string{}
 	if data, err := os.ReadFile(s.path("archives.json")); err == nil {
-		_ = json.Unmarshal(data, &have) // what cannot be read has nothing
+		_ = json.Unmarshal(data, &have) // an unreadable list counts as empty
 	}
 	now := fingerprints(archives)
 	return slices.DeleteFunc(slices.Clone(archives), func(a string) bool { return have[a] != "" && have[a] == now[a] })
 }
 
-// fingerprints tell an archive from a former one of the same name.
+// fingerprints maps each archive to its size and time, which change with its content.
 func fingerprints(archives []string) map[string]string {
 	prints := map[string]string{}
 	for _, a := range archives {
@@ -133,10 +134,11 @@ func fingerprints(archives []string) map[string]string {
 	return prints
 }
 
-// own are the parts of containerd's root that are the store's own: who it is, and what was not finished.
+// own are the parts of containerd's root that belong to the store alone: its identity and unfinished work.
 var own = []string{"io.containerd.grpc.v1.introspection", "io.containerd.content.v1.content/ingest", "tmpmounts"}
 
-// Fill gives the node what is in the store, unless it has a root of its own already. The store's containerd must have ended.
+// Fill gives the node the store's images, unless the node has a containerd root already. The store's containerd must
+// have ended.
 func (c Config) Fill(s Store) error {
 	to := c.path("fs/var/lib/containerd")
 	if s.Dir == "" || exists(to) || !exists(s.path("archives.json")) {
@@ -160,7 +162,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// cloneTree makes the directory to like from, with links to the same files where these never change.
+// cloneTree copies the directory from to to. It makes hard links to files that never change.
 func cloneTree(from, to string) error {
 	var dirs []string // outermost first
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
@@ -179,7 +181,7 @@ func cloneTree(from, to string) error {
 			dirs = append(dirs, name)
 			return os.MkdirAll(target, 0o700)
 		case strings.Contains(name, "/blobs/") || strings.Contains(name, "/snapshots/"):
-			return os.Link(path, target) // of a symbolic link, the link itself
+			return os.Link(path, target) // for a symbolic link, a link to the link itself
 		}
 		return copyFile(path, target)
 	})
@@ -204,7 +206,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, data, 0o600)
 }
 
-// copyAttributes gives a directory of a layer the owner, the mode, the attributes and the time of its original.
+// copyAttributes gives a directory of a layer the owner, mode, attributes and times of its original.
 func copyAttributes(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(from, &st); err != nil {
@@ -219,7 +221,8 @@ func copyAttributes(from, to string) error {
 	return os.Chtimes(to, time.Unix(st.Atim.Unix()), time.Unix(st.Mtim.Unix()))
 }
 
-// copyExtended copies extended attributes, by which overlayfs marks directories that hide those below.
+// copyExtended copies extended attributes. overlayfs uses them to mark directories that hide the directories of lower
+// layers.
 func copyExtended(from, to string) error {
 	names := make([]byte, 4096)
 	size, err := unix.Llistxattr(from, names)

@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/lab/toolbox"
 )
 
-// writeTools puts the scripts of package toolbox where commands that run on the node find them first.
+// writeTools writes the scripts of package toolbox to the first directory in the PATH of the node's commands.
 func writeTools() error {
 	if err := os.MkdirAll(toolbox.Bin, 0o755); err != nil {
 		return fmt.Errorf("create %s: %w", toolbox.Bin, err)

@@ -23,10 +23,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// An unpacker brings layouts into the store's containerd. Blobs go into its directory as files, so that containerd
-// only has to be told of them: "ctr images import" hashes and copies each three times, which took 2 s of a core.
+// An unpacker imports layouts into the store's containerd. It writes blobs into containerd's directory as files, and
+// then registers them. "ctr images import" instead hashes and copies each blob three times, which took 2 s of a core.
 type unpacker struct {
-	dir  string // of blobs
+	dir  string // directory of blobs
 	conn *grpc.ClientConn
 }
 
@@ -35,7 +35,8 @@ const (
 	unpackLease = "fairway-lab-unpack"
 )
 
-// unpacker connects to the store's containerd; close gives up what was unpacked and is in no image.
+// unpacker connects to the store's containerd. closer ends the lease, so containerd removes unpacked data that belongs
+// to no image.
 func (s Store) unpacker(ctx context.Context) (u *unpacker, inner context.Context, closer func(), err error) {
 	conn, err := grpc.NewClient("unix://"+s.path("s"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -55,12 +56,12 @@ func (s Store) unpacker(ctx context.Context) (u *unpacker, inner context.Context
 		return nil, nil, nil, fmt.Errorf("create the directory of blobs: %w", err)
 	}
 	return u, metadata.AppendToOutgoingContext(inner, "containerd-lease", unpackLease), func() {
-		_, _ = leases.Delete(inner, &leasesapi.DeleteRequest{ID: unpackLease, Sync: true}) // it expires
+		_, _ = leases.Delete(inner, &leasesapi.DeleteRequest{ID: unpackLease, Sync: true}) // after an error, the lease expires
 		conn.Close()
 	}, nil
 }
 
-// unpack brings the images of an archive in; errNoLayout: it is none of ours.
+// unpack imports the images of an archive. The error is errNoLayout if the archive has another format.
 func (u *unpacker) unpack(ctx context.Context, archive string) error {
 	l, err := openLayout(archive)
 	if err != nil {
@@ -75,7 +76,8 @@ func (u *unpacker) unpack(ctx context.Context, archive string) error {
 	return nil
 }
 
-// image makes an image, with its layers as snapshots, and the references by which containerd keeps or removes them together.
+// image creates an image with its layers as snapshots. Its labels are the references by which containerd's garbage
+// collection keeps or removes the parts together.
 func (u *unpacker) image(ctx context.Context, l *layout, i layoutImage) error {
 	chain := identity.ChainID(i.config.RootFS.DiffIDs).String()
 	refs := map[string]string{"containerd.io/gc.ref.content.config": i.manifest.Config.Digest.String()}
@@ -112,13 +114,13 @@ func descriptor(d v1.Descriptor) *types.Descriptor {
 	return &types.Descriptor{MediaType: d.MediaType, Digest: d.Digest.String(), Size: d.Size}
 }
 
-// blob lets containerd know a blob.
+// blob registers a blob with containerd.
 func (u *unpacker) blob(ctx context.Context, l *layout, d v1.Descriptor, labels map[string]string) error {
 	if err := l.extract(u.dir, d); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the stream's end
+	defer cancel() // ends the stream
 	stream, err := contentapi.NewContentClient(u.conn).Write(ctx)
 	if err != nil {
 		return err
@@ -134,7 +136,7 @@ func (u *unpacker) blob(ctx context.Context, l *layout, d v1.Descriptor, labels 
 	return err
 }
 
-// layer makes the snapshot of a layer on top of that of its parent.
+// layer makes the snapshot of a layer on top of the parent's snapshot.
 func (u *unpacker) layer(ctx context.Context, d v1.Descriptor, name, parent string) error {
 	snapshots := snapshotsapi.NewSnapshotsClient(u.conn)
 	if _, err := snapshots.Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: name}); status.Code(err) != codes.NotFound {

@@ -9,9 +9,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig writes a kubeconfig to path, by which the holder of certificate
-// name speaks to the API server at url. It holds the certificate itself, so
-// that it can be copied elsewhere.
+// Kubeconfig writes a kubeconfig to path, with the certificate called name and the API server at url. The file contains
+// the certificate itself, so users can copy the file.
 func (a *Authority) Kubeconfig(path, name, url string) error {
 	var ca, cert, key []byte
 	for file, data := range map[string]*[]byte{"ca.crt": &ca, name + ".crt": &cert, name + ".key": &key} {

@@ -27,8 +27,8 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// A Subject is the identity in a certificate. A client has Name and Groups as
-// Kubernetes reads them; a server has Names and Addrs as well.
+// A Subject is the identity in a certificate. Kubernetes reads a client's user and groups from Name and Groups. A
+// server also has Names and Addrs.
 type Subject struct {
 	Name   string
 	Groups []string
@@ -77,11 +77,10 @@ func Load(dir string) (*Authority, error) {
 	return &Authority{dir: dir, cert: pair.Leaf, key: key}, nil
 }
 
-// Dir is the directory the files are in.
+// Dir returns the directory of the files.
 func (a *Authority) Dir() string { return a.dir }
 
-// Issue makes NAME.crt and NAME.key for the subject, good for a client and
-// for a server.
+// Issue makes NAME.crt and NAME.key for the subject. The certificate is valid for a client and for a server.
 func (a *Authority) Issue(name string, s Subject) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,8 +98,8 @@ func (a *Authority) Issue(name string, s Subject) error {
 	return a.write(name, der, key)
 }
 
-// IssueServiceAccount makes the key pair that service account tokens are
-// signed with: service-account.key and service-account.pub.
+// IssueServiceAccount makes the key pair that signs service account tokens: service-account.key and
+// service-account.pub.
 func (a *Authority) IssueServiceAccount() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // an RSA key takes 100 times as long
 	if err != nil {
@@ -126,7 +125,7 @@ func template(s Subject) (*x509.Certificate, error) {
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: s.Name, Organization: s.Groups},
 		DNSNames:     s.Names,
-		NotBefore:    now.Add(-time.Hour), // clocks that step back
+		NotBefore:    now.Add(-time.Hour), // allows for clocks that step back
 		NotAfter:     now.Add(validity),
 		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 	}

@@ -15,17 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Record is a process that can be recognised later. The zero value is no
-// process, and is not alive.
+// A Record identifies a process. The zero value is no process, and is not alive.
 type Record struct {
 	Name    string `json:"name"`
 	PID     int    `json:"pid"`
 	Started uint64 `json:"started"` // clock ticks since boot, field 22 of /proc/PID/stat
 }
 
-// Start starts cmd in a session of its own, with its output appended to the
-// file log, and returns without waiting for it. It must be called on the
-// thread whose namespaces the process should have.
+// Start starts cmd in its own session, appends its output to the file log, and does not wait for its end. The caller
+// must be on the thread whose namespaces the process should have.
 func Start(name, log string, cmd *exec.Cmd) (Record, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -40,13 +38,13 @@ func Start(name, log string, cmd *exec.Cmd) (Record, error) {
 	if err := cmd.Start(); err != nil {
 		return Record{}, fmt.Errorf("start %s: %w", name, err)
 	}
-	// It may have ended, but as long as nobody has waited for it, it is there.
+	// Even if the process has ended, its entry stays until Wait.
 	started, _, err := readStat(cmd.Process.Pid)
 	if err != nil {
 		return Record{}, fmt.Errorf("start %s: %w", name, err)
 	}
 	r := Record{Name: name, PID: cmd.Process.Pid, Started: started}
-	// Reaped while the starter lives; afterwards init does it.
+	// The starter reaps the process. After the starter's end, init does.
 	go func() { _ = cmd.Wait() }()
 	return r, nil
 }
@@ -60,7 +58,7 @@ func (r Record) Alive() bool {
 	return err == nil && started == r.Started
 }
 
-// Stopped reports whether the process lives and was stopped by a signal.
+// Stopped reports whether the process is alive and a signal has stopped it.
 func (r Record) Stopped() bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID))
 	if err != nil || !r.Alive() {
@@ -70,7 +68,7 @@ func (r Record) Stopped() bool {
 	return len(fields) > 0 && fields[0] == "T"
 }
 
-// Terminate asks the process to end, and ends it when it does not in five seconds.
+// Terminate asks the process to end, and kills it after five seconds.
 func (r Record) Terminate() error {
 	if err := r.signal("terminate", unix.SIGTERM); err != nil || r.await() {
 		return err
@@ -78,12 +76,12 @@ func (r Record) Terminate() error {
 	return r.Kill()
 }
 
-// Kill ends the process at once and waits until it is gone, for some five
-// seconds. It is no error if it was gone before.
+// Kill kills the process and waits up to about five seconds until it is gone. A process that has ended before is no
+// error.
 func (r Record) Kill() error { return KillAll([]Record{r}) }
 
-// KillAll is Kill of several processes, which end at the same time: each waits in the kernel, mostly for its instances of
-// inotify, which a worker of the kernel removes one after the other.
+// KillAll is Kill for several processes, which end at the same time. Most of a process's end is a wait for its inotify
+// instances, which one worker of the kernel removes one by one.
 func KillAll(all []Record) error {
 	var failed []error
 	for _, r := range all {
@@ -97,7 +95,7 @@ func KillAll(all []Record) error {
 	return errors.Join(failed...)
 }
 
-// doing is the state that the kernel has a process in, and where it waits there.
+// doing describes the process's state in the kernel, and the kernel function in which it waits.
 func (r Record) doing() string {
 	state := "gone now"
 	if data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID)); err == nil {
@@ -109,7 +107,7 @@ func (r Record) doing() string {
 	return state
 }
 
-// signal sends a signal, if the process is alive.
+// signal sends a signal if the process is alive.
 func (r Record) signal(what string, signal unix.Signal) error {
 	if !r.Alive() {
 		return nil
@@ -120,8 +118,8 @@ func (r Record) signal(what string, signal unix.Signal) error {
 	return nil
 }
 
-// await waits until the process is gone: for five seconds in which this one runs too. On a machine that stands still, or
-// gives this process no turn, none of the two gets on.
+// await waits until the process is gone, for five seconds of this program's own run time. On a machine that stops or
+// starves this program, neither of the two processes makes progress, so that time does not count.
 func (r Record) await() (gone bool) {
 	const pause = 5 * time.Millisecond
 	for range 5 * time.Second / pause {
@@ -133,7 +131,7 @@ func (r Record) await() (gone bool) {
 	return !r.Alive()
 }
 
-// Resident is the process's resident memory in bytes.
+// Resident returns the process's resident memory in bytes.
 func (r Record) Resident() (int64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", r.PID))
 	if err != nil {
@@ -150,10 +148,9 @@ func (r Record) Resident() (int64, error) {
 	return pages * int64(os.Getpagesize()), nil
 }
 
-// InNamespaces returns every process whose network namespace is one of the
-// given inodes: those that a lab left behind without a record of them. The caller is never
-// among them: where a goroutine that entered a namespace ends on the main thread, the Go
-// runtime parks that thread in the namespace, and /proc shows it as the whole process'.
+// InNamespaces returns every process whose network namespace has one of the given inodes. It finds processes of a lab
+// that have no record. It never returns the caller. If a goroutine that entered a namespace ends on the main thread,
+// the Go runtime parks that thread in the namespace. /proc then shows the namespace as the whole process's.
 func InNamespaces(inodes map[uint64]string) ([]Record, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
@@ -164,7 +161,7 @@ func InNamespaces(inodes map[uint64]string) ([]Record, error) {
 	for _, link := range links {
 		var st unix.Stat_t
 		if link == self || unix.Stat(link, &st) != nil {
-			continue // ended meanwhile
+			continue // the process has just ended
 		}
 		name, ok := inodes[st.Ino]
 		if !ok {
@@ -181,7 +178,7 @@ func InNamespaces(inodes map[uint64]string) ([]Record, error) {
 	return found, nil
 }
 
-// startTime reads when the process started; a zombie counts as gone.
+// startTime returns the start time of a process. A zombie counts as gone.
 func startTime(pid int) (uint64, error) {
 	started, state, err := readStat(pid)
 	if err == nil && (state == "Z" || state == "X") {
@@ -190,14 +187,14 @@ func startTime(pid int) (uint64, error) {
 	return started, err
 }
 
-// readStat reads when the process started, and the letter of its state.
+// readStat returns the start time of a process and the letter of its state.
 func readStat(pid int) (started uint64, state string, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, "", fmt.Errorf("read process: %w", err)
 	}
-	// The name is in brackets and may itself hold brackets and blanks: the
-	// fields after it start behind the last closing one.
+	// The process name is in brackets, and may contain brackets and blanks. The next fields start after the last
+	// closing bracket.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return 0, "", fmt.Errorf("read process: %w", os.ErrNotExist)

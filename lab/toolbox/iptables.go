@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// AddIptables adds iptables and ip6tables of the variant on nf_tables, which the agent's mode iptables writes by, with
-// the extensions that they load, and links by their usual names.
+// AddIptables adds the nf_tables variant of iptables and ip6tables, their extensions, and links with their usual names.
+// The agent's mode iptables uses the same variant.
 func AddIptables(t *image.Tree) error {
 	var at string
 	for _, family := range []string{"iptables", "ip6tables"} {

@@ -1,13 +1,13 @@
-// Package toolbox is what a person finds who looks around in the lab, in the toolbox images and on the nodes: programs
-// of this machine, and scripts before them in PATH where the lab is not what the program expects.
+// Package toolbox defines the tools for a person who looks around in the lab, in the toolbox images and on the nodes.
+// The tools are programs of this machine. Scripts come before them in PATH where the lab differs from the program's
+// expectations.
 //
 //	tools ── programs of this machine ──┐
 //	bin/apt        nothing can be fetched ├──► images busybox, curl, dnsutils, ubuntu: /usr/local/sbin, /usr/bin
 //	bin/iptables   another mode's chains ─┴──► nodes: Bin, first in PATH of `fairway-lab node` and `shell`
 //	bin/fairway    the agent's own ──────────► nodes
 //
-// It hides which script stands where. It promises that no script changes anything: a script says what is so, or runs the
-// program.
+// It promises that no script changes the system by itself: a script prints an explanation or runs the program.
 package toolbox
 
 import (
@@ -19,13 +19,13 @@ import (
 // Bin is the directory of the scripts on a node.
 const Bin = "/run/fairway-lab/bin"
 
-// Packages is where the list of packages lies that apt knows, in images and on nodes.
+// Packages is the path of the list of packages that apt knows, in images and on nodes.
 const Packages = "/usr/share/fairway-lab/packages"
 
-// A Tool is a program of this machine, and the package that has it.
+// A Tool is a program of this machine, and the package that contains it.
 type Tool struct{ Program, Package string }
 
-// Tools are in the toolbox images. Everything else a shell user expects comes from busybox's applets.
+// Tools are the programs in the toolbox images. Busybox's applets cover the other programs that a shell user expects.
 var Tools = []Tool{
 	{"dash", "dash"}, {"bash", "bash"}, {"curl", "curl"}, {"wget", "wget"}, {"nc", "netcat-openbsd"},
 	{"dig", "bind9-dnsutils"}, {"nslookup", "bind9-dnsutils"},
@@ -37,24 +37,25 @@ var Tools = []Tool{
 
 // The scripts.
 var (
-	// Apt is apt and apt-get where no package can be fetched.
+	// Apt stands for apt and apt-get, because a lab cannot fetch packages.
 	//
 	//go:embed bin/apt
 	Apt string
 
-	// Iptables is iptables and ip6tables; it says where rules are if a chain of another mode is asked for.
+	// Iptables stands for iptables and ip6tables. If a command names a chain of another mode, it prints the place of
+	// the rules.
 	//
 	//go:embed bin/iptables
 	Iptables string
 
-	// Nslookup is bind's, which would remark on each answer of a server that does not recurse: the cluster's DNS for the
-	// cluster's own names.
+	// Nslookup runs bind's nslookup with queries that ask for no recursion. Otherwise nslookup would print a remark on
+	// each answer of the cluster DNS, which does not recurse for the cluster's own names.
 	//
 	//go:embed bin/nslookup
 	Nslookup string
 
-	// Wget is busybox's in the image busybox. Debian 12's ends with a segmentation fault when it is given a time limit,
-	// as in `wget --spider --timeout=1`, so the limit is left to the applet timeout.
+	// Wget runs busybox's wget in the image busybox. The applet of Debian 12 crashes with a segmentation fault if it
+	// gets a time limit, as in `wget --spider --timeout=1`. So the script uses the applet timeout for the limit.
 	//
 	//go:embed bin/wget
 	Wget string
@@ -64,13 +65,14 @@ var (
 	//go:embed bin/fairway
 	Fairway string
 
-	// Sudo runs a command as who one is: root.
+	// Sudo runs a command as the current user, who is root already.
 	//
 	//go:embed bin/sudo
 	Sudo string
 )
 
-// List is the text of the list of packages: their programs, by the names that people install.
+// List returns the text of the list of packages with their programs. It also contains the usual names of some packages,
+// such as dnsutils.
 func List() string {
 	programs := map[string][]string{"dnsutils": {"dig", "nslookup"}, "netcat": {"nc"}, "bsdmainutils": {"column"}}
 	for _, tool := range Tools {

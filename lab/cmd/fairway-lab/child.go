@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// childCommand holds what the lab starts of itself; it is not for people.
+// childCommand contains the commands with which the lab starts itself. It is hidden, because it is not for users.
 func childCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "child", Hidden: true}
 	for name, run := range map[string]func(context.Context, *slog.Logger, string) error{

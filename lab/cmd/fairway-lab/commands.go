@@ -34,12 +34,12 @@ func statusCommand(lab *cluster.Lab) *cobra.Command {
 	return cmd
 }
 
-// formatFlag adds -o.
+// formatFlag adds the flag -o.
 func formatFlag(cmd *cobra.Command) *output.Format {
 	format := output.Table
 	cmd.Flags().VarP(&format, "output", "o", "`format`: table, json or yaml")
 	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // the flag does not exist
 	}
 	return &format
 }

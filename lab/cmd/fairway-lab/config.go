@@ -14,10 +14,11 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// pathFlags have values that are relative to the file that has them, else to the working directory.
+// pathFlags have paths as values. In a configuration file, a path is relative to the directory of the file. On the
+// command line, it is relative to the working directory.
 var pathFlags = []string{"deploy", "image", "images-dir", "kube-proxy", "cni-plugins"}
 
-// readConfig sets the flags of cmd that file has as fields, but for those that were given.
+// readConfig sets the flags of cmd to the fields of file. A flag on the command line has precedence.
 func readConfig(cmd *cobra.Command, file string) error {
 	if file == "" {
 		return nil
@@ -59,7 +60,7 @@ func readConfig(cmd *cobra.Command, file string) error {
 	return nil
 }
 
-// makeAbsolute makes the paths that were given hold for processes of the lab, which work elsewhere.
+// makeAbsolute makes the paths absolute, because processes of the lab have other working directories.
 func makeAbsolute(cmd *cobra.Command) error {
 	for _, name := range pathFlags {
 		value := cmd.Flags().Lookup(name).Value

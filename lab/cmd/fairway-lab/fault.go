@@ -82,7 +82,8 @@ func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
 	return c
 }
 
-// oneNodeCommand does something to the node that its argument names, of the lab that --name names by then.
+// oneNodeCommand is a command on the node that its argument names. It dereferences lab when it runs, because the flag
+// --name is not parsed before.
 func oneNodeCommand(lab *cluster.Lab, use, short string, do func(cluster.Lab, context.Context, string, *cluster.Progress) error) *cobra.Command {
 	return &cobra.Command{
 		Use:               use + " N",
@@ -95,7 +96,7 @@ func oneNodeCommand(lab *cluster.Lab, use, short string, do func(cluster.Lab, co
 	}
 }
 
-// completeNodes completes the first argument with the lab's nodes, and more words.
+// completeNodes completes the first argument with the names of the lab's nodes and the words in more.
 func completeNodes(lab *cluster.Lab, more ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
-// kubectlCommand is kubectl. It handles signals itself, or leaves them to the system, so
-// ours are given back before it runs.
+// kubectlCommand runs kubectl. unhandle removes this program's signal handlers first, because kubectl handles signals
+// itself or leaves them to the system.
 func kubectlCommand(lab *cluster.Lab, unhandle func()) *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl ARGS…",
@@ -30,11 +30,11 @@ func kubectlCommand(lab *cluster.Lab, unhandle func()) *cobra.Command {
 	}
 }
 
-// kubectl is upstream's, in this process, as if it had been called by its
-// name. An empty kubeconfig means the lab's, unless the arguments name another cluster.
+// kubectl runs upstream's kubectl in this process, as if called by its name. An empty kubeconfig means the lab's
+// kubeconfig, unless the arguments name another cluster.
 func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 	if kubeconfig == "" {
-		// kubectl would fall back to localhost:8080, and say so many times.
+		// Without a lab, kubectl would try localhost:8080 and print many errors.
 		if !offline(args) && !elsewhere(args) {
 			err := lab.Check()
 			if err == nil {
@@ -52,24 +52,24 @@ func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 		return 1
 	}
 	os.Args = append([]string{"kubectl"}, args...)
-	_, _ = logs.GlogSetter(kubectlcmd.GetLogVerbosity(os.Args)) // as upstream's main: a wrong -v is told about later
+	_, _ = logs.GlogSetter(kubectlcmd.GetLogVerbosity(os.Args)) // as upstream's main: a later step reports a wrong -v
 	if err := cli.RunNoErrOutput(kubectlcmd.NewDefaultKubectlCommand()); err != nil {
-		util.CheckErr(err) // prints it and ends with its status
+		util.CheckErr(err) // prints the error and exits with its status
 	}
 	return 0
 }
 
-// offline reports whether the command makes sense without a cluster.
+// offline reports whether the command works without a cluster.
 func offline(args []string) bool {
 	return len(args) == 0 || slices.Contains([]string{"help", "--help", "-h", "completion", "kustomize", "version"}, args[0])
 }
 
-// elsewhere reports whether the arguments say which cluster is meant, by a kubeconfig or an address.
+// elsewhere reports whether the arguments select a cluster by a kubeconfig or an address.
 func elsewhere(args []string) bool {
 	for _, arg := range args {
 		flag, _, _ := strings.Cut(arg, "=")
 		switch flag {
-		case "--": // what follows is a command's
+		case "--": // the arguments after it belong to another command
 			return false
 		case "--kubeconfig", "--server", "-s":
 			return true

@@ -1,5 +1,5 @@
-// Command fairway-lab runs a real Kubernetes cluster on one machine: see
-// package cluster. Called by the name kubectl it is kubectl.
+// Command fairway-lab runs a real Kubernetes cluster on one machine: see package cluster. Under the name kubectl it
+// runs kubectl.
 //
 //	fairway-lab up ──> child control-plane
 //	               ├─> child init NODE ──> child kubelet NODE
@@ -28,11 +28,11 @@ import (
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
-// version is set by the linker.
+// The linker sets version.
 var version = "dev"
 
-// At the start of a cluster the garbage collector would take a tenth of the processors' time, so a process may grow
-// to several times what it uses, until it has run for this long.
+// At the start of a cluster, the garbage collector would use a tenth of the processors' time. So during the first
+// period a process may grow to several times its live memory.
 const growth, grown = 400, 30 * time.Second
 
 func main() {
@@ -51,8 +51,8 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// exitCode tells the user what went wrong. A command that ran inside the lab
-// has told so itself: of that only the status is passed on.
+// exitCode prints the error and returns the exit status. A command inside the lab has printed its own error, so
+// exitCode only returns its status.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -65,8 +65,8 @@ func exitCode(err error) int {
 	return 1
 }
 
-// printError writes what is wrong, and on a line of its own what to do. What an error says below its first
-// line is the end of logs, and stays as it is.
+// printError prints the error, and its hint on a separate line. The lines of the error after the first are the end of
+// logs, and printError prints them unchanged.
 func printError(out io.Writer, err error) {
 	first, more, _ := strings.Cut(err.Error(), "\n")
 	what, hint := text.SplitHint(first)
@@ -79,12 +79,11 @@ func printError(out io.Writer, err error) {
 	}
 }
 
-// forAll are the commands that users may run who are not root; kubectl looks itself whether it needs the lab.
+// forAll are the commands that need no root. kubectl checks itself whether it needs the lab.
 var forAll = []string{"fairway-lab", "version", "list", "kubeconfig", "kubectl", "help", "completion", "bash", "zsh", "fish", "powershell",
 	cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
 
-// root is the command line. unhandle gives the signals that end a program back to the
-// system's default.
+// root returns the command line. unhandle restores the system's default for the signals that end a program.
 func root(unhandle func()) *cobra.Command {
 	lab := &cluster.Lab{}
 	cmd := &cobra.Command{
@@ -93,7 +92,7 @@ func root(unhandle func()) *cobra.Command {
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// --name before a command is ours, what follows "kubectl" is not.
+		// --name before a command is this program's flag, and flags after "kubectl" are kubectl's.
 		TraverseChildren: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := lab.CheckName(); err != nil || slices.Contains(forAll, cmd.Name()) {
@@ -102,9 +101,9 @@ func root(unhandle func()) *cobra.Command {
 			return cluster.CheckRoot()
 		},
 	}
-	// Kubernetes' libraries put flags of theirs into every command's help.
+	// Kubernetes' libraries add their own flags to every command's help.
 	pflag.CommandLine.VisitAll(func(f *pflag.Flag) { f.Hidden = true })
-	// They have a flag of this name too: the first one stays.
+	// Kubernetes' libraries also define this flag, and cobra keeps the first definition.
 	cmd.Flags().Bool("version", false, "print the version")
 	cmd.PersistentFlags().StringVar(&lab.Name, "name", os.Getenv("FAIRWAY_LAB_NAME"),
 		"`name` of the lab, when there is more than one (also $FAIRWAY_LAB_NAME)")

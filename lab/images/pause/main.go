@@ -1,8 +1,7 @@
-// Pause is the first process of every pod: it holds the pod's namespaces open and does nothing else.
+// Pause is the first process of every pod. It keeps the pod's namespaces open.
 //
-// It promises to end at once on SIGTERM and SIGINT, and, where a pod's containers share their process namespace and
-// it is process 1, to collect children that no process waits for. It is its own program, without net/http, because one
-// runs in each pod.
+// It ends at once on SIGTERM and SIGINT. If a pod's containers share their PID namespace, pause is process 1 and reaps
+// orphans. It is a separate program without net/http, because every pod runs it.
 //
 //	kubelet ─► containerd ─► pause (network namespace, addresses) ◄─ shared by ─ the pod's containers
 package main
@@ -24,7 +23,7 @@ func main() {
 	}
 }
 
-// reap collects every child that has ended: one SIGCHLD may stand for several.
+// reap reaps every child that has ended, because one SIGCHLD may stand for several children.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// title is the one job on offer, the one that the article behind the examples shows.
+// title is the only job on offer, from the article behind the examples.
 const title = "Instructor at Learnk8s"
 
-// job is the answer of the API, and, with Frontend, of the front end when JSON is asked for.
+// job is the answer of the API. With Frontend set, it is the JSON answer of the front end.
 type job struct {
 	Job      string `json:"job"`
 	Pod      string `json:"pod"`                // the back-end pod that processed the request
-	Frontend string `json:"frontend,omitempty"` // the front-end pod that asked it
+	Frontend string `json:"frontend,omitempty"` // the front-end pod that asked the back-end pod
 }
 
-// api is the back end: a job and the pod that answered.
+// api is the handler of the back end. It answers with a job and the name of its pod.
 func api(pod string) http.Handler {
 	return site(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, job{Job: title, Pod: pod})
 	}))
 }
 
-// itWorks is the page of a freshly installed httpd.
+// itWorks serves the page of a freshly installed httpd.
 func itWorks() http.Handler {
 	return site(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
@@ -48,7 +48,8 @@ type frontend struct {
 func newFrontend(pod, backend string, log *slog.Logger) http.Handler {
 	return site(&frontend{pod: pod, backend: backend, log: log, client: &http.Client{
 		Timeout: 5 * time.Second,
-		// A new connection for each request: a Service balances connections, and a kept one would show one pod only.
+		// Every request uses a new connection. A Service balances connections, so a kept connection would always reach
+		// the same pod.
 		Transport: &http.Transport{DisableKeepAlives: true},
 	}})
 }
@@ -94,7 +95,7 @@ func (f *frontend) ask(ctx context.Context) (job, error) {
 	return j, nil
 }
 
-// page is what a browser gets: the job, the back-end pod, the front-end pod.
+// page is the page for browsers: the job, the back-end pod, the front-end pod.
 const page = `<!doctype html>
 <html><head><title>Jobs</title></head><body>
 <h1>%s</h1>
@@ -104,6 +105,6 @@ const page = `<!doctype html>
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	// The values are strings of our own: encoding cannot fail, and a client that went away is its own affair.
+	// Encoding cannot fail, because the values are strings. An error means that the client is gone.
 	_ = json.NewEncoder(w).Encode(v)
 }

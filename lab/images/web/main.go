@@ -1,12 +1,12 @@
-// Web is the one program behind the lab's web images: `web jobs` is the two-tier application of the examples, `web
-// httpd` a server that says "It works!".
+// Web is the program in the lab's web images. `web jobs` is the two-tier application of the examples, and `web httpd` a
+// server that says "It works!".
 //
 //	client ─► :8080 front end ─► http://backend-service:3000 ─► :3000 API ─► {"job":…,"pod":…}
 //	client ─► :80   httpd     ─► <h1>It works!</h1>
 //
-// The image of the back end and of the front end is the same and is started without arguments by the examples, so
-// `web jobs` serves both ports; which one is used is the Service's affair. It promises to lose no request when a pod
-// is deleted: see serve.
+// The examples use the same image for the back end and the front end, and start it without arguments. `web jobs`
+// therefore serves both ports, and the Service selects one. It promises to lose no request when a pod is deleted: see
+// serve.
 package main
 
 import (
@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// grace is how long a server goes on accepting after SIGTERM. The kubelet sends SIGTERM at the moment the API server
-// begins to tell the nodes that the endpoint goes; until the last node knows, new connections still arrive.
+// grace is the time for which a server still accepts connections after SIGTERM. The kubelet sends SIGTERM when the API
+// server starts to tell the nodes about the endpoint's removal. New connections arrive until the last node knows.
 const grace = 5 * time.Second
 
 func main() {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// drain bounds how long requests in flight may take once a server has stopped accepting; with the grace before it,
-// it stays well below the 30 seconds after which the kubelet kills.
+// drain is the time limit for requests in flight after a server has stopped accepting. Together with grace, it is well
+// below the 30 seconds after which the kubelet kills.
 const drain = 10 * time.Second
 
 // server is one listener of the program.
@@ -23,9 +23,11 @@ type server struct {
 	handler http.Handler
 }
 
-// serve runs the servers until ctx ends, then goes in order, so that no request is lost: keep accepting for the
-// grace, since some nodes still send here, but close each connection after its answer, so that clients go elsewhere;
-// then stop accepting; then finish what is in flight.
+// serve runs the servers until ctx ends, and then stops without losing a request:
+//  1. For the grace period it still accepts connections, because some nodes still send some here. It closes each
+//     connection after its answer, so that clients go elsewhere.
+//  2. It stops accepting connections.
+//  3. It finishes the requests in flight.
 func serve(ctx context.Context, log *slog.Logger, grace time.Duration, servers ...server) error {
 	running := make([]*http.Server, 0, len(servers))
 	failed := make(chan error, len(servers))
@@ -62,7 +64,7 @@ func serve(ctx context.Context, log *slog.Logger, grace time.Duration, servers .
 	select {
 	case err := <-failed:
 		return err
-	case <-time.After(grace): // no event says when the last node has the change
+	case <-time.After(grace): // no event tells when the last node knows
 	}
 	end, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
@@ -73,8 +75,8 @@ func serve(ctx context.Context, log *slog.Logger, grace time.Duration, servers .
 	return err
 }
 
-// logged writes one line for each request, in the form every web server has, so that `kubectl logs | grep GET` shows
-// which pod processed it. Health checks would drown the rest and are left out.
+// logged writes one line for each request in the usual form of web servers. `kubectl logs | grep GET` then shows the
+// pod that processed a request. It leaves out health checks, which would hide the other lines.
 func logged(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen := &recorder{ResponseWriter: w, status: http.StatusOK}
@@ -88,7 +90,7 @@ func logged(next http.Handler, log *slog.Logger) http.Handler {
 	})
 }
 
-// recorder remembers the status of a response.
+// recorder records the status of a response.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -99,7 +101,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// site gives a handler for one page at / and the health check beside it.
+// site returns a handler for one page at /, and the health check.
 func site(page http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })

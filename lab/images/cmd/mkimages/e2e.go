@@ -7,28 +7,29 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// upstream are the images whose programs are built from Kubernetes' own sources.
+// upstream are the images with programs built from Kubernetes' own sources.
 var upstream = []struct {
 	program, name string
 	cmd           []string
-	files         []string // beside the program
+	files         []string // next to the program
 }{
 	{"agnhost", "e2e-test-images/agnhost:2.66.1", []string{"pause"}, []string{"localhost.crt", "localhost.key", "fairway"}},
 	{"regression-issue-74839", "e2e-test-images/regression-issue-74839:1.5", nil, nil},
 }
 
-// coredns is what specs start in agnhost as a name server: upstream's image has CoreDNS 1.6 there, ours what fairway
-// dns makes of CoreDNS.
+// coredns is the script that specs start in agnhost as a name server. Upstream's image contains CoreDNS 1.6. The script
+// runs fairway dns instead.
 const coredns = "#!/bin/sh\nexec /fairway dns \"-$1\" \"$2\"\n"
 
-// standIns are images of which the specs need tools alone: a shell, dig, conntrack.
+// standIns are images from which the specs need only tools: a shell, dig, conntrack.
 var standIns = []string{
 	"e2e-test-images/glibc-dns-testing:2.1.1", "e2e-test-images/busybox:1.37.0-2", "build-image/distroless-iptables:v0.9.7",
 }
 
-// e2eImages are the images of Kubernetes' end-to-end specs of the network, by the names that
-// k8s.io/kubernetes/test/utils/image has in v1.37.1: the programs in the directory and the tools of the toolbox, which
-// are Debian's (agnhost's are Alpine's), and our own pause and web server, the latter as nginx.
+// e2eImages returns the images of Kubernetes' end-to-end network specs, with the names in
+// k8s.io/kubernetes/test/utils/image of v1.37.1. They contain the programs in the directory, the toolbox's tools, and
+// the lab's pause and web servers. The tools come from Debian, while agnhost's come from Alpine. The web server also
+// stands for nginx.
 func e2eImages(programs, own string) ([]image.Image, error) {
 	tools, err := toolboxImages()
 	if err != nil {
@@ -74,8 +75,8 @@ func e2eImages(programs, own string) ([]image.Image, error) {
 	return images, nil
 }
 
-// policyImages writes the one image of network-policy-api's conformance tests: agnhost, behind the program sctp, which
-// leaves to it what is not SCTP (test/policy).
+// policyImages writes the image of network-policy-api's conformance tests. It contains agnhost behind the program sctp,
+// which passes everything except SCTP to agnhost (test/policy).
 func policyImages(programs, file string) error {
 	tools, err := toolboxImages()
 	if err != nil {

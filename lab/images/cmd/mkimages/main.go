@@ -1,13 +1,13 @@
-// Mkimages makes the container images that the lab and the examples need, out of our own programs and the tools of
-// this machine: no registry is asked and no Docker is needed. `go run ./images/cmd/mkimages -o ../bin/images`
+// Mkimages makes the container images of the lab and the examples. It uses the lab's own programs and the tools of this
+// machine, without a registry or Docker: `go run ./images/cmd/mkimages -o ../bin/images`
 //
 //	pause (Go) ──────────────────────────► pause.tar    registry.k8s.io/pause
 //	web (Go) ────────────────────────────► web.tar      ghcr.io/learnk8s/jobs-api, httpd, nginx
 //	sh curl dig nc … + their libraries ──► toolbox.tar  busybox, curlimages/curl, dnsutils, ubuntu
 //
-// It promises images that answer to the names used in the wild, so that manifests apply unchanged, and layers that
-// are small and shared, because every node loads them while the user waits for the lab to come up. The names do not
-// make them the originals: they hold what the examples and a person looking around need.
+// It promises images with the usual public names, so that manifests apply unchanged. The layers are small and shared,
+// because every node loads them while the user waits for the lab. The images are not the originals: they contain only
+// the programs that the examples and a curious user need.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// module is where the programs to build are; the lab's module is the current one when this program runs.
+// module is the import path of the programs to build. This program must run in the lab's module.
 const module = "github.com/fairway-net/fairway/lab/images/"
 
 // paths is the PATH of every image.
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// run writes the three archives, or e2e.tar with the programs in the directory.
+// run writes the three archives. If e2e names a directory of programs, it writes only e2e.tar.
 func run(ctx context.Context, out, e2e string) error {
 	tmp, err := os.MkdirTemp("", "fairway-images-")
 	if err != nil {
@@ -91,7 +91,7 @@ func run(ctx context.Context, out, e2e string) error {
 	return nil
 }
 
-// build makes one static program.
+// build builds one static program.
 func build(ctx context.Context, program, to string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", to, module+program)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -12,11 +12,11 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// registryDir is what agnhost's fake registry serves.
+// registryDir is the directory that agnhost's fake registry serves.
 const registryDir = "/var/registry"
 
-// serveImage adds an image to the fake registry in t, as NAME:TAG. Its layout is upstream's (fakeregistryserver): a
-// file for the tag with the manifest's digest, manifests and blobs by ALGORITHM/XX/DIGEST/data.
+// serveImage adds an image to the fake registry in t, as NAME:TAG. Its layout is that of upstream's fakeregistryserver.
+// A file for the tag holds the manifest's digest. Manifests and blobs are files ALGORITHM/XX/DIGEST/data.
 func serveImage(t *image.Tree, name, tag string, img image.Image) error {
 	var buf bytes.Buffer
 	if err := image.Write(&buf, img); err != nil {

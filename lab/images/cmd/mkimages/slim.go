@@ -12,12 +12,12 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// icuData is the library with ICU's tables of all the world's languages: 31 of the toolbox's 65 MB. dig and nslookup
-// must load it (their libdns is linked with libxml2, that with ICU) and never read it.
+// icuData is the library with ICU's language tables, 31 of the toolbox's 65 MB. dig and nslookup must load it, because
+// their libdns uses libxml2 and libxml2 uses ICU. They never read its data.
 const icuData = "libicudata.so"
 
-// slim empties the ICU tables in the tree. A machine without that library, or with one of another shape, keeps what
-// it has: a large toolbox works as well.
+// slim empties the ICU tables in the tree. If the library is missing or has another structure, slim leaves the tree
+// unchanged, because a large toolbox works as well.
 func slim(t *image.Tree) error {
 	for _, name := range t.Files() {
 		if !strings.HasPrefix(path.Base(name), icuData) {
@@ -36,18 +36,17 @@ func slim(t *image.Tree) error {
 	return nil
 }
 
-// page is the alignment of segments in the file: the loader maps whole pages, so that a segment may move in the file
-// by whole pages and stay where it is in memory.
+// page is the alignment of segments in the file. The loader maps whole pages, so a segment can move in the file by
+// whole pages and keep its place in memory.
 const page = 4096
 
-// cutData takes the content out of a library's largest segment, a read-only one, and moves what comes behind it in
-// the file up to its place:
+// cutData cuts the content of a library's largest segment, which must be read-only, and moves the rest of the file up:
 //
 //	file:   | headers | code | data, 31 MB ............ | dynamic |      sizes in memory, addresses and
 //	        | headers | code | 1 page | dynamic |                        symbols stay as they were
 //
-// The loader fills the missing rest with zeros, and finds every symbol. Section headers, of use to linkers and
-// debuggers only, are left out.
+// The loader fills the missing content with zeros, and finds every symbol. The result has no section headers, which
+// only linkers and debuggers use.
 func cutData(lib []byte) ([]byte, error) {
 	f, err := elf.NewFile(bytes.NewReader(lib))
 	if err != nil {
@@ -78,7 +77,7 @@ const (
 	progOff, progFilesz                              = 0x08, 0x20
 )
 
-// moveSegments writes the new places of all segments into the headers of out.
+// moveSegments writes the new offsets of all segments into the headers of out.
 func moveSegments(out []byte, f *elf.File, big *elf.Prog, cut uint64) error {
 	le := binary.LittleEndian
 	le.PutUint64(out[fileSectionOff:], 0)

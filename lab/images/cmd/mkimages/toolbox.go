@@ -14,15 +14,15 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// entrypoint is the curl image's: what is not a program is for curl, as in `kubectl run --image=curlimages/curl -- -s
-// http://…`, while `-- /bin/sh` is a shell.
+// entrypoint is the entry point of the curl image. It runs its arguments if the first is a program, as in `-- /bin/sh`.
+// Otherwise it passes them to curl, as in `kubectl run --image=curlimages/curl -- -s http://…`.
 const entrypoint = `#!/bin/sh
 if command -v -- "$1" >/dev/null 2>&1; then exec "$@"; fi
 exec curl "$@"
 `
 
-// toolboxImages makes one layer and the images that share it; they differ in what runs when nothing is said, and
-// busybox's has its own wget and nslookup before others.
+// toolboxImages makes one layer and the images that share it. The images differ in their default command. The busybox
+// image also has its own wget and nslookup, which come first in PATH.
 func toolboxImages() ([]image.Image, error) {
 	var t image.Tree
 	have := make(map[string]bool)
@@ -43,7 +43,7 @@ func toolboxImages() ([]image.Image, error) {
 	for _, name := range []string{"iptables", "ip6tables"} {
 		t.File("/usr/local/sbin/"+name, 0o755, toolbox.Iptables)
 	}
-	// Debian's busybox, as a shell, prefers its applets over programs in PATH: sh must be dash.
+	// Debian's busybox, as a shell, prefers its applets over programs in PATH, so sh must be dash.
 	t.Link("/bin/sh", "dash")
 	t.File("/usr/bin/curl-entrypoint", 0o755, entrypoint)
 	t.File("/usr/local/bin/nslookup", 0o755, toolbox.Nslookup)
@@ -76,7 +76,7 @@ func toolboxImages() ([]image.Image, error) {
 	}, nil
 }
 
-// applets links every applet of busybox that no real program stands for.
+// applets links every applet of busybox for which the toolbox has no real program.
 func applets(t *image.Tree, have map[string]bool) error {
 	at, err := image.Find("busybox")
 	if err != nil {
@@ -97,7 +97,8 @@ func applets(t *image.Tree, have map[string]bool) error {
 	return nil
 }
 
-// busyboxOwn has what the busybox image's users expect to be busybox's: "wget: bad address".
+// busyboxOwn returns the layer with the programs that users of the busybox image expect from busybox. An example is
+// wget with its message "bad address".
 func busyboxOwn() (*image.Layer, error) {
 	var t image.Tree
 	t.File("/usr/local/bin/wget", 0o755, toolbox.Wget)
@@ -105,7 +106,7 @@ func busyboxOwn() (*image.Layer, error) {
 	return t.Layer()
 }
 
-// accounts adds what programs look up in /etc: tcpdump gives up its rights to the user of its name.
+// accounts adds the files in /etc that programs read. tcpdump switches to the user tcpdump.
 func accounts(t *image.Tree) {
 	t.File("/etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/sh\ntcpdump:x:100:100::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n")
 	t.File("/etc/group", 0o644, "root:x:0:\ntcpdump:x:100:\nnogroup:x:65534:\n")
