@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestAddresses asks a real API server what it makes of the objects of metallb.io, and lets a
-// controller give addresses there. No node has a proxy or a speaker.
+// TestAddresses creates objects of metallb.io in a real API server, and runs a controller that gives addresses. No node
+// has a proxy or a speaker.
 func TestAddresses(t *testing.T) {
 	beside(t, 1)
 	l := newLab(t)
@@ -43,8 +43,7 @@ func TestAddresses(t *testing.T) {
 	t.Run("namespace", func(t *testing.T) { l.in(t).metallbNamespaceGoes() })
 }
 
-// controller runs `fairway controller` on this machine until the function that it returns is
-// called, or the test ends.
+// controller runs `fairway controller` on this machine. The controller ends when stop is called or the test ends.
 func (l *lab) controller(args ...string) (stop func()) {
 	l.Helper()
 	cmd := exec.Command(built.fairway, append([]string{"controller", "--kubeconfig", filepath.Join(l.dir(), "kubeconfig"), "--metrics-bind-address", ""}, args...)...)
@@ -78,7 +77,7 @@ spec: {addresses: [%s], autoAssign: %v}
 `, name, addresses, name == "default")
 }
 
-// balancerService is a Service with an annotation and further fields of its spec.
+// balancerService returns a Service with an annotation and more fields of its spec.
 func balancerService(name, annotation, spec string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -89,14 +88,14 @@ spec: {type: LoadBalancer, ports: [{name: http, port: 80}], %s}
 `, name, annotation, spec)
 }
 
-// status waits until a Service has an address; empty: none.
+// status waits until a Service has the wanted address. An empty want means no address.
 func (l *lab) status(name, want string) {
 	l.Helper()
 	l.eventually("<"+want+">", "kubectl", "get", "service", name, "-o", "jsonpath=<{.status.loadBalancer.ingress[*].ip}>")
 }
 
-// addressGiven: a Service gets an address with all that belongs to it, keeps it whatever
-// another program writes, and gives it back.
+// addressGiven: a Service gets an address with all its status fields. The Service keeps the address whatever another
+// program writes, and later gives it back.
 func (l *lab) addressGiven() {
 	l.input(pool("default", "192.0.2.16/28")+pool("asked", "192.0.2.32-192.0.2.33")+
 		balancerService("web", "", "")+
@@ -125,8 +124,8 @@ func (l *lab) addressGiven() {
 	l.run("kubectl", "delete", "service", "web", "foreign", "asked", "shared", "--timeout=30s")
 }
 
-// addressWaiting: the second Service gets the only address of a pool when the first gives it
-// back; what it asks for in vain is an event.
+// addressWaiting: a second Service gets the only address of a pool when the first Service gives it back. A request that
+// cannot be met is an event.
 func (l *lab) addressWaiting() {
 	l.input(pool("one", "192.0.2.50/32")+balancerService("first", "metallb.io/address-pool: one", "")+balancerService("never", "metallb.io/address-pool: missing", ""), "kubectl", "apply", "-f", "-")
 	l.status("first", "192.0.2.50")
@@ -138,20 +137,19 @@ func (l *lab) addressWaiting() {
 	l.run("kubectl", "delete", "service", "second", "never", "--timeout=30s")
 }
 
-// metallbAccepted: users' objects are accepted as they are, and read in both versions as they
-// were written.
+// metallbAccepted: the API server accepts users' objects unchanged, and returns them in both versions.
 func (l *lab) metallbAccepted() {
 	l.run("kubectl", "apply", "--validate=strict", "-f", "../../test/metallb/accepted.yaml")
 	l.eventually("former", "kubectl", "get", "bgppeers.v1beta2.metallb.io", "-A")
 	get := func(resource, name, path string) string {
 		out := l.run("kubectl", "-n", "metallb-system", "get", resource, name, "-o", "jsonpath={"+path+"}")
-		return out[strings.LastIndex(out, "\n")+1:] // behind a warning
+		return out[strings.LastIndex(out, "\n")+1:] // a warning precedes it
 	}
 	for _, c := range []struct{ resource, name, path, want string }{
 		{"bgppeers.v1beta2.metallb.io", "former", ".spec['myASN','peerASN','peerAddress','peerPort','holdTime','password']", "64512 64501 192.0.2.201 0 30s secret"},
 		{"bgppeers.v1beta2.metallb.io", "former", ".spec.nodeSelectors", `[{"matchExpressions":[{"key":"rack","operator":"In","values":["a"]}],"matchLabels":{"rack":"a"}}]`},
 		{"bgppeers.v1beta1.metallb.io", "simple", ".spec['myASN','peerASN','peerAddress','peerPort']", "64512 64512 192.0.2.200 179"},
-		{"bgppeers.v1beta1.metallb.io", "simple", ".spec.connectTime", ""}, // v1beta1 has no such field
+		{"bgppeers.v1beta1.metallb.io", "simple", ".spec.connectTime", ""}, // v1beta1 lacks this field
 		{"ipaddresspools", "plain", ".spec['autoAssign','avoidBuggyIPs']", "true false"},
 		{"bgpadvertisements", "some", ".spec.communities", `["65535:65282","no-export","large:64512:1:2"]`},
 	} {
@@ -174,8 +172,8 @@ func (l *lab) refusedPatch(want, kind, name, patch string, args ...string) {
 	}
 }
 
-// metallbRefused: what MetalLB's webhook refuses, the API server refuses by the rules of the
-// CustomResourceDefinitions. The first line of each document says what the message has in it.
+// metallbRefused: the rules of the CustomResourceDefinitions refuse the objects that MetalLB's webhook refuses. The
+// first line of each document is a part of the expected message.
 func (l *lab) metallbRefused() {
 	text, err := os.ReadFile("../../test/metallb/refused.yaml")
 	if err != nil {

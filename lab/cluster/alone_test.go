@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// alonePods are a server with a probe that kubelet sends, and clients on its node and on the other one.
+// alonePods are a server with a probe by the kubelet, a client on the server's node and a client on the other node.
 const alonePods = `
 apiVersion: v1
 kind: Namespace
@@ -37,10 +37,10 @@ metadata: {name: far, namespace: alone, labels: {app: client}}
 spec: {nodeName: node-2, terminationGracePeriodSeconds: 0, containers: [{name: sleep, image: busybox, command: [sleep, "3600"]}]}
 `
 
-// alonePolicies are policies of the namespace, one at a time, and who reaches the server by them.
+// alonePolicies are policies of the namespace, applied one at a time, with the clients that may reach the server.
 var alonePolicies = []struct {
 	name, spec      string
-	clients, client bool // the pods; the one outside of the cluster, by the server's node
+	clients, client bool // may the pods, and the client outside the cluster, by the server's node
 }{
 	{"none", "", true, true},
 	{"deny ingress", "{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}", false, false},
@@ -50,8 +50,8 @@ var alonePolicies = []struct {
 	{"egress to web", "{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 80}]}]}", true, true},
 }
 
-// testAlone applies policies and asks a server from its node, from another one and from outside, by its addresses and by those that
-// kube-proxy carries, in both families.
+// testAlone applies policies and sends requests to a server. They come from the server's node, the other node and
+// outside. They go to the server's addresses and to addresses that kube-proxy carries, in both families.
 func (l *lab) testAlone() {
 	l.input(alonePods, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "-n", "alone", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=90s")
@@ -67,17 +67,17 @@ func (l *lab) testAlone() {
 		for _, from := range []string{"near", "far"} {
 			l.reaches(p.name, p.clients, targets, "80", "kubectl", "-n", "alone", "exec", from, "--")
 		}
-		// What kube-proxy masquerades is judged before that, by the client's address.
+		// A policy sees the client's own address, because it acts before kube-proxy masquerades.
 		l.reaches(p.name, p.client, []string{"192.168.49.2", "fd00:49::2"}, port, "client", "--")
 	}
-	// Node and kubelet are not isolated from.
+	// No policy isolates a pod from its node and kubelet.
 	l.input("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: alone, namespace: alone}\nspec: {podSelector: {}, policyTypes: [Ingress, Egress]}\n", "kubectl", "apply", "-f", "-")
 	l.reaches("deny all", false, targets, "80", "kubectl", "-n", "alone", "exec", "near", "--")
 	l.reaches("deny all", true, targets, "80", "node", "1", "--")
 	l.run("kubectl", "-n", "alone", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
 }
 
-// reaches waits until all requests are answered, or none is: policies take a moment.
+// reaches waits until all requests succeed, or until all fail, because policies take a moment.
 func (l *lab) reaches(what string, want bool, targets []string, port string, from ...string) {
 	l.Helper()
 	script := ""

@@ -37,17 +37,17 @@ func TestArticles(t *testing.T) {
 	w.tools(t.TempDir())
 	for _, file := range files {
 		if !t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { w.in(t).article(file) }) {
-			return // the next one counts on what this one leaves
+			return // the next step depends on the result of this one
 		}
 	}
 }
 
-// A walk is what the steps of articles share.
+// A walk is the common state of the steps of articles.
 type walk struct {
 	*lab
 	docs map[string]string
 	vars []string // NAME=value
-	dir  string   // where commands run
+	dir  string   // directory in which commands run
 }
 
 func (w *walk) in(t *testing.T) *walk {
@@ -64,7 +64,7 @@ func (w *walk) tools(dir string) {
 			w.Fatal(err)
 		}
 	}
-	// kubectl config set-context must not change what other commands use.
+	// kubectl config set-context must not change the kubeconfig of other commands.
 	text, err := os.ReadFile(filepath.Join(w.lab.dir(), "kubeconfig"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "kubeconfig"), text, 0o600)
@@ -105,10 +105,10 @@ func (w *walk) article(file string) {
 	}
 }
 
-// capture is a step whose output becomes a variable.
+// capture matches a step that stores its output in a variable.
 var capture = regexp.MustCompile(`^([A-Z]+)= (.*)`)
 
-// step runs one command until it shows what is wanted.
+// step runs one command until its output matches the wanted patterns.
 func (w *walk) step(command string, want []string) {
 	w.Helper()
 	dir, name, fails := w.dir, "", false
@@ -149,10 +149,10 @@ func (w *walk) bash(dir, line string) (string, error) {
 	return string(out), err
 }
 
-// missing is the first pattern that the output does not have.
+// missing returns the first pattern that the output does not match.
 func (w *walk) missing(out string, want []string) string {
 	for _, pattern := range want {
-		for _, v := range slices.Backward(w.vars) { // the newest of a name counts, as it does for commands
+		for _, v := range slices.Backward(w.vars) { // the newest value of a name counts, as it does for commands
 			name, value, _ := strings.Cut(v, "=")
 			pattern = strings.ReplaceAll(pattern, "${"+name+"}", regexp.QuoteMeta(value))
 		}

@@ -4,8 +4,8 @@ package cluster_test
 
 import "testing"
 
-// TestCommands runs every command of both programs in a lab, and compares what it prints (see transcripts). TestSamples
-// does it, in CI, with what they refuse.
+// TestCommands runs every command of both programs in a lab, and compares the output (see transcripts). In CI,
+// TestSamples does this, together with the commands that fail.
 func TestCommands(t *testing.T) {
 	first(t, 3)
 	w := newLab(t).transcripts()

@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// TestEachCommand: a transcript, or a golden file of another test, has the output of each command of both programs.
+// TestEachCommand: every command of both programs has its output in a transcript, or in a golden file of another test.
 func TestEachCommand(t *testing.T) {
 	beside(t, 0)
-	elsewhere := map[string]string{ // whose output depends on the machine, or needs more than a lab has
+	elsewhere := map[string]string{ // commands with output that depends on the machine, or that need more than a lab
 		"fairway doctor":   "../../internal/operate/doctor/testdata/report.table",
-		"fairway diff":     "../../internal/command/inspect/testdata/listing/diff.table", // in a lab that works there is no difference
+		"fairway diff":     "../../internal/command/inspect/testdata/listing/diff.table", // a working lab has no difference
 		"fairway help":     "../../cmd/fairway/testdata/help/fairway.txt",
 		"fairway-lab help": "../cmd/fairway-lab/testdata/help/fairway-lab.txt",
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// directManifest is a Service of type LoadBalancer without node ports, before the pods of routerManifest.
+// directManifest is a Service of type LoadBalancer without node ports, in front of the pods of routerManifest.
 const directManifest = `
 ---
 apiVersion: v1
@@ -19,8 +19,8 @@ spec:
   ports: [{port: 80}]
 `
 
-// testEdge: the balancer in front of the cluster takes the client to NodePorts, and, told so, to pods themselves.
-// While its process does not run, its kernel goes on.
+// testEdge: the balancer in front of the cluster forwards the client's connections to NodePorts, or with the option
+// directly to pods. While its process is stopped, its kernel keeps forwarding.
 func (l *lab) testEdge() {
 	l.input(routerManifest+directManifest, "kubectl", "apply", "-f", "-")
 	l.eventually("203.0.113.10", "kubectl", "get", "service", "web")
@@ -48,5 +48,5 @@ func (l *lab) testEdge() {
 	l.run("fault", "edge", "heal")
 	l.run("status")
 	l.eventually("It works!", get("11")...)
-	l.eventually("via 192.168.49.3 dev eth0", "edge", "--", "ip", "route", "show", "proto", "70") // of whichever podCIDR it has
+	l.eventually("via 192.168.49.3 dev eth0", "edge", "--", "ip", "route", "show", "proto", "70") // for any podCIDR
 }

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// egressManifest is a pod that asks the client outside, again and again, and leaves the cluster with the addresses of a Service.
+// egressManifest is a pod that repeatedly sends requests to the client outside, and leaves the cluster with the
+// addresses of a Service.
 const egressManifest = `
 apiVersion: v1
 kind: Pod
@@ -28,7 +29,7 @@ spec:
   ports: [{port: 9}]
 `
 
-// routedManifest has routers told of all addresses. Nobody answers there.
+// routedManifest announces all addresses to routers. No router answers there.
 const routedManifest = `
 apiVersion: metallb.io/v1beta2
 kind: BGPPeer
@@ -40,8 +41,9 @@ kind: BGPAdvertisement
 metadata: {name: all, namespace: metallb-system}
 `
 
-// testEgress has a pod leave with addresses of a Service: the client outside sees those, in both families; status and explain
-// say by which node, and why it cannot once routers are told of the address too.
+// testEgress lets a pod leave with the addresses of a Service, and the client outside sees these addresses, in both
+// families. status and explain name the node. Once a router also learns the address, they explain why the pod cannot
+// leave with it.
 func (l *lab) testEgress() {
 	manifest := egressManifest
 	for name, family := range map[string]string{"V4": "-4", "V6": "-6"} {
@@ -57,7 +59,7 @@ func (l *lab) testEgress() {
 		family := map[bool]string{true: "ip6", false: "ip"}[strings.Contains(vip, ":")]
 		l.eventually("pods with app=out: with "+vip+", by node node-", append(in, "explain", "default/out")...)
 		l.eventually(vip, append(in, "status")...)
-		// Nobody listens there. What comes says from whom.
+		// No server listens there. The rule records the packets' source addresses.
 		l.run("client", "--", "nft", "table inet seen-"+family+" { chain in { type filter hook input priority 0; tcp dport 9999 "+family+" saddr "+vip+" counter; }; }")
 		l.eventually("seen", "client", "--", "sh", "-c", "nft list table inet seen-"+family+" | grep -q 'packets 0 ' || echo seen")
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// testExample follows examples/two-tier/README.md by its very commands, from the first to "Clean up", and checks that
-// nothing is left in the cluster or in the nodes' rules.
+// testExample runs the commands of examples/two-tier/README.md, from the first to "Clean up". It then checks that the
+// cluster and the nodes' rules are as before.
 func (l *lab) testExample() {
 	const doc = "../../examples/two-tier/README.md"
 	text, err := os.ReadFile(doc)
@@ -34,7 +34,7 @@ func (l *lab) testExample() {
 	if rules := l.rules(); len(addresses) != 2 || !strings.Contains(rules, addresses[0]) || !strings.Contains(rules, addresses[1]) {
 		l.Errorf("the nodes' rules lack one of %v", addresses)
 	}
-	first, _, _ := strings.Cut(before, "\n") // which defines k
+	first, _, _ := strings.Cut(before, "\n") // the line defines k
 	l.follows(dir, first+"\n"+clean)
 	left := func() (all []string) {
 		for line := range strings.Lines(l.run("kubectl", "get", "pods,replicasets,deployments,services,endpointslices", "-o", "name")) {
@@ -45,7 +45,7 @@ func (l *lab) testExample() {
 		rules := l.rules()
 		return append(all, slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !strings.Contains(rules, a) })...)
 	}
-	for end := time.Now().Add(patience); len(left()) > 0; time.Sleep(200 * time.Millisecond) { // pods take their time to end
+	for end := time.Now().Add(patience); len(left()) > 0; time.Sleep(200 * time.Millisecond) { // pods take some time to end
 		if time.Now().After(end) {
 			l.Fatalf("%s: its clean-up leaves %v", doc, left())
 		}
@@ -71,7 +71,7 @@ func (l *lab) exampleDir() string {
 	return dir
 }
 
-// follows runs commands of a document, each of which must succeed.
+// follows runs the commands of a document, and each command must succeed.
 func (l *lab) follows(dir, commands string) string {
 	l.Helper()
 	cmd := exec.CommandContext(l.Context(), "bash", "-euxc", commands)
@@ -83,7 +83,7 @@ func (l *lab) follows(dir, commands string) string {
 	return string(out)
 }
 
-// rules are those of both nodes.
+// rules returns the rules of both nodes.
 func (l *lab) rules() string {
 	return l.run("node", "1", "--", "nft", "list", "ruleset") + l.run("node", "2", "--", "nft", "list", "ruleset")
 }

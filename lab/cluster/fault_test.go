@@ -2,8 +2,8 @@ package cluster_test
 
 import "strings"
 
-// testFaults breaks the machines of the lab in every way that a command has, and heals them.
-// The pod web and its node port are there.
+// testFaults breaks the machines of the lab with every fault of the command, and heals them. The pod web and its node
+// port exist.
 func (l *lab) testFaults() {
 	port := l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
 	ask := []string{"client", "--", "curl", "-sS", "-m", "2", "http://192.168.49.3:" + port}
@@ -46,7 +46,7 @@ func (l *lab) testFaults() {
 		l.Errorf("without control plane there are nodes: %s", out)
 	}
 	for _, c := range []string{"add-node", "remove-node 2", "restart-node 2", "redeploy"} {
-		l.refused("control-plane ended\nhint: ", strings.Fields(c)...) // and leaves the nodes as they are
+		l.refused("control-plane ended\nhint: ", strings.Fields(c)...) // and the command does not change the nodes
 	}
 	l.run("fault", "control-plane", "heal")
 	if out := l.run("restart-node", "2"); !strings.Contains(out, "node-2 is Ready") {

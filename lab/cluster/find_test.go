@@ -15,10 +15,10 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// TestFromContainerd: an image that a containerd of this machine holds, by its name alone, with the real ctr and
-// containerd; what it gives can be taken into a lab.
+// TestFromContainerd loads an image by its name from a containerd of this machine, with the real ctr and containerd. A
+// lab can load the exported archive.
 func TestFromContainerd(t *testing.T) {
-	dir, err := os.MkdirTemp("", "find-") // short, for the path of a socket
+	dir, err := os.MkdirTemp("", "find-") // short, because of the length limit of a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestFromContainerd(t *testing.T) {
 	if err := host.Import(t.Context(), []string{filepath.Join(dir, "host.tar")}); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("CONTAINERD_ADDRESS", filepath.Join(host.Dir, "s")) // which ctr asks without --address
+	t.Setenv("CONTAINERD_ADDRESS", filepath.Join(host.Dir, "s")) // ctr without --address connects to this socket
 	archive, err := archiveOf(t.Context(), "fairway-lab-test", t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// TestTwoNodes: of two nodes, whose third vote is a Lease, the one that has the address of a Service is cut off, once
-// while it has the Lease, and once while the other one has it. The other one has the address then, and a client
-// outside reaches it again. How long that took is in the log, and in docs/reliability.md.
+// TestTwoNodes has two nodes, and a Lease as the third vote. It cuts off the node that owns the address of a Service,
+// once while this node holds the Lease and once while the other node holds it. The other node then takes the address,
+// and a client outside reaches it again. The log and docs/reliability.md have the measured times.
 func TestTwoNodes(t *testing.T) {
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "2", "--load-balancer", "l2")...)
@@ -29,14 +29,14 @@ func TestTwoNodes(t *testing.T) {
 	if other == "" {
 		t.Fatalf("the owner is %q", owner)
 	}
-	if l.run(l.holder()...) != owner { // it has the Lease when the other one has been away
+	if l.run(l.holder()...) != owner { // the node holds the Lease after the other node was away
 		l.run("fault", other, "link-down")
 		l.eventually(owner, l.holder()...)
 		l.run("fault", other, "heal")
 		l.eventually("this node takes its addresses back", "kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=fairway-speaker", "--tail=-1")
 	}
 	for _, has := range []string{"the owner", "the other one"} {
-		l.within(time.Minute, "only "+owner+".", l.owner()...) // and not of both, as long as the peers of a dead node keep its status
+		l.within(time.Minute, "only "+owner+".", l.owner()...) // only one node may report the address, although the peers keep a dead node's status for a while
 		answers := l.asking(vip)
 		l.run("fault", owner, "link-down")
 		l.eventually(other, l.holder()...)
@@ -47,7 +47,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// holder asks who has the Lease, and owner who has the address.
+// holder is the command that prints the holder of the Lease, and owner prints the owner of the address.
 func (l *lab) holder() []string {
 	return []string{"kubectl", "-n", "metallb-system", "get", "lease", "fairway-speaker-vote", "-o", "jsonpath={.spec.holderIdentity}"}
 }
@@ -56,8 +56,8 @@ func (l *lab) owner() []string {
 	return []string{"kubectl", "-n", "metallb-system", "get", "servicel2statuses", "-o", "jsonpath=only {.items[*].status.node}."}
 }
 
-// asking asks an address from outside again and again. What it returns ends that, and says what the longest time between two
-// answers was.
+// asking sends requests to an address from outside in a loop. stop ends the loop and returns the longest time between
+// two answers.
 func (l *lab) asking(addr string) (stop func() time.Duration) {
 	l.Helper()
 	more := filepath.Join(l.TempDir(), "more")

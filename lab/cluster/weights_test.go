@@ -17,11 +17,11 @@ metadata: {name: weighted, annotations: {fairway.net/weights: "true"}}
 spec: {selector: {weighted: "true"}, ports: [{port: 80}]}
 `
 
-// testWeights runs `fairway controller` against the real API server: what a pod says, the
-// EndpointSlice says, and an agent does; another controller goes on where one has ended.
+// testWeights runs `fairway controller` against the real API server. A weight goes from a pod to the EndpointSlice and
+// to an agent. Another controller continues when the first one ends.
 func (l *lab) testWeights() {
 	l.input(weightsManifest, "kubectl", "create", "-f", "-")
-	l.run("kubectl", "label", "pod", "bank", "client", "weighted=true") // client has no weight: 1
+	l.run("kubectl", "label", "pod", "bank", "client", "weighted=true") // client has no weight, so 1
 	slice := []string{"kubectl", "get", "endpointslices", "-l", "kubernetes.io/service-name=weighted", "-o", "yaml"}
 	for i, weight := range []string{"7", "9"} {
 		l.run("kubectl", "annotate", "--overwrite", "pod", "bank", "fairway.net/weight="+weight)
@@ -35,7 +35,7 @@ func (l *lab) testWeights() {
 			l.Fatal(err)
 		}
 		l.eventually("="+weight+"\n", slice...)
-		// On the pod's own node it is "…:80(local)*7".
+		// The pod's own node shows "…:80(local)*7".
 		l.eventually("*"+weight, "kubectl", "-n", "kube-system", "exec", "ds/fairway-agent", "--", "fairway", "dump", "--service", "default/weighted")
 		stop()
 		if err := cmd.Wait(); err != nil && !strings.Contains(err.Error(), "context canceled") {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDetach: what another process has removed since the mounts were listed is no error: TestTwoLabs failed so once,
-// when another lab went down while a node of it began.
+// TestDetach: Detach succeeds for a mount that another process has removed after the mounts were listed. TestTwoLabs
+// once failed because another lab went down while one of its nodes started.
 func TestDetach(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to unmount")

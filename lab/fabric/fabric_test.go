@@ -21,8 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestFabric sends packets from the outside client to a node and back, in both
-// families, and from node to node.
+// TestFabric sends packets from the outside client to a node and back, and from node to node, in both families.
 func TestFabric(t *testing.T) {
 	before := links(t)
 	f := Fabric{Dir: t.TempDir()}
@@ -57,8 +56,8 @@ func TestFabric(t *testing.T) {
 	}
 }
 
-// TestRouter sends packets from a client behind the router to a node and back, and sees that the router has the way
-// to the client alone.
+// TestRouter sends packets from a client behind the router to a node and back. It checks that only the router has the
+// route to the client.
 func TestRouter(t *testing.T) {
 	f := Fabric{Dir: t.TempDir()}
 	t.Cleanup(func() {
@@ -78,8 +77,8 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// TestRefused asks the fabric's name server, where nothing listens, more often than a kernel answers by default: each
-// question is refused, so that DNS need not wait for an answer.
+// TestRefused sends more queries to the fabric's name server than a kernel answers by default. No server listens there,
+// and the fabric must refuse every query, so that DNS need not wait.
 func TestRefused(t *testing.T) {
 	f := Fabric{Dir: t.TempDir()}
 	t.Cleanup(func() {
@@ -138,10 +137,9 @@ func TestRoute(t *testing.T) {
 	echo(t, f, ControlPlane, pod.Addr())
 }
 
-// echo has a packet sent to addr, where a closed port refuses it: it arrived, and the answer came back.
-// Who asked for addr while it was cut off, the switch for the client, asks for it anew: a
-// resolution that ran out of probes fails with all that waits for it, also with what was sent
-// a moment ago.
+// echo sends a packet to a closed port of addr. The refusal shows that the packet arrived and that the answer came
+// back. It retries, because the switch may still resolve the link address after a cut. A resolution that runs out of
+// probes fails together with the packets that wait for it.
 func echo(t *testing.T, f Fabric, from string, addr netip.Addr) {
 	t.Helper()
 	for _, name := range []string{from, Switch} {
@@ -153,8 +151,8 @@ func echo(t *testing.T, f Fabric, from string, addr netip.Addr) {
 		}
 	}
 	err := f.Do(from, func() error {
-		// The kernel takes packets to a new address of IPv6 by work that waits for RTNL, which whoever removes namespaces
-		// holds for seconds; a SYN that came too early is sent again after 1, 3 and 7 s.
+		// The kernel accepts packets to a new IPv6 address only after work that waits for RTNL. A process that removes
+		// namespaces holds RTNL for seconds. TCP repeats an early SYN after 1, 3 and 7 s.
 		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 9).String(), 20*time.Second)
 		if err == nil {
 			conn.Close()
@@ -245,7 +243,7 @@ func TestCut(t *testing.T) {
 	reach(one, two, 2, true)
 }
 
-// silent has a packet sent to addr, to which nothing answers.
+// silent sends a packet to addr and expects no answer.
 func silent(t *testing.T, f Fabric, from string, addr netip.Addr) {
 	t.Helper()
 	err := f.Do(from, func() error {

@@ -27,7 +27,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanKeepsApart holds that the last node is not the control plane.
+// TestPlanKeepsApart: the last node and the control plane have different addresses.
 func TestPlanKeepsApart(t *testing.T) {
 	p := Plan{Family: Dual}
 	seen := map[string]string{fmt.Sprint(p.Gateway()): "gateway", fmt.Sprint(p.ControlPlane()): "control plane"}

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// granted is what components give the agent: settings that differ from the base's, directories
-// and files of the node that it can write to, and a capability.
+// granted lists what a component gives the agent: settings that differ from the base, writable directories and files of
+// the node, and a capability.
 type granted struct {
 	settings   map[string]string
 	host       []string
@@ -58,8 +58,8 @@ var componentTests = []struct {
 	}, []string{cniConf, cniBin, procSys, bgpDir, cniState, lockFile}, "NET_BIND_SERVICE"}},
 }
 
-// TestComponents holds that the agent has exactly what its mode and the pod network need: in the
-// base nothing of the node's files and two capabilities, and never a privileged container.
+// TestComponents: the agent has exactly the rights that its mode and the pod network need. In the base it has two
+// capabilities and none of the node's files. Its container is never privileged.
 func TestComponents(t *testing.T) {
 	base := agentWith(t, "")
 	for _, c := range componentTests {
@@ -80,7 +80,7 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// an agent is the DaemonSet's pod and its settings, out of the ConfigMap and the environment.
+// an agent is the DaemonSet's pod, with its settings from the ConfigMap and the environment.
 type agent struct {
 	settings map[string]string
 	pod      corev1.PodSpec
@@ -123,8 +123,8 @@ func agentWith(t *testing.T, components string) agent {
 	return a
 }
 
-// TestImagesOfComponents: an overlay as deploy/README.md shows it, which names components and no more, has the image's tag in
-// every container of theirs.
+// TestImagesOfComponents: an overlay as in deploy/README.md, which names only components, sets the image's tag in every
+// container.
 func TestImagesOfComponents(t *testing.T) {
 	dirs, err := filepath.Glob("../../deploy/components/*")
 	if err != nil || len(dirs) < 10 {
@@ -147,7 +147,7 @@ func TestImagesOfComponents(t *testing.T) {
 	}
 }
 
-// host returns the node's paths that the pod mounts, and checks that each is mounted.
+// host returns the node's paths in the pod's volumes, and checks that each is mounted.
 func (a agent) host(t *testing.T) (paths []string) {
 	t.Helper()
 	for _, v := range a.pod.Volumes {

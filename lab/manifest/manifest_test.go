@@ -20,15 +20,14 @@ patches:
     data: {MODE: changed}
 `
 
-// TestBuild holds that the base is patched, that it is not written to, and
-// that what others need comes before them.
+// TestBuild: Build patches the objects and does not write to the base. An object comes after the objects that it needs.
 func TestBuild(t *testing.T) {
 	base := t.TempDir()
 	write(t, base, "kustomization.yaml", "resources: [settings.yaml, space.yaml]\n")
 	write(t, base, "settings.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: a}\ndata: {MODE: as it was, KEPT: yes it is}\n")
 	write(t, base, "space.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n")
 	dir := filepath.Join(t.TempDir(), "overlay")
-	for range 2 { // a second time over the first
+	for range 2 { // the second round overwrites the first
 		objects, err := Build(dir, base, overlay, "")
 		if err != nil {
 			t.Fatal(err)

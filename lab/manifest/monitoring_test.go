@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestMonitoring holds what examples/monitoring makes of the base: the agent shows its metrics at
-// the node's address, at a port that has the name by which the PodMonitor asks.
+// TestMonitoring: with examples/monitoring, the agent serves its metrics at the node's address. The port has the name
+// that the PodMonitor uses.
 func TestMonitoring(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "monitoring"), os.DirFS("../../examples/monitoring")); err != nil {

@@ -10,8 +10,8 @@ import (
 
 var namespaceBlock = regexp.MustCompile("(?s)<!-- test: another namespace -->\n```yaml\n(.*?)```")
 
-// TestAnotherNamespace: with the patches that docs/loadbalancer.md has for it, the objects of metallb.io count in another namespace
-// for all that has to do with them.
+// TestAnotherNamespace: with the patches in docs/loadbalancer.md, every component uses the objects of metallb.io in
+// another namespace.
 func TestAnotherNamespace(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/loadbalancer.md")
 	if err != nil {

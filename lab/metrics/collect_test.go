@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// answer is what a kubelet says, with a pod's count of seconds at a time.
+// answer is a kubelet's answer with a pod's CPU seconds at a time.
 func answer(seconds float64, at int64) string {
 	return fmt.Sprintf(`# TYPE container_cpu_usage_seconds_total counter
 container_cpu_usage_seconds_total{container="web",namespace="shop",pod="web-1"} %[1]g %[2]d
@@ -18,7 +18,7 @@ node_cpu_usage_seconds_total %[1]g %[2]d
 `, seconds, at)
 }
 
-// TestUsage: a rate takes two counts at different times; a count that is read again, or that begins anew, is none.
+// TestUsage: a rate needs two samples with different times. A repeated sample or a restarted counter gives no rate.
 func TestUsage(t *testing.T) {
 	var h history
 	web := what{"shop", "web-1", "web"}
@@ -29,9 +29,9 @@ func TestUsage(t *testing.T) {
 	}{
 		{10, 1000, "none"},
 		{12, 5000, "0.5 in 4s, 4096"},
-		{12, 5000, "0.5 in 4s, 4096"}, // read again
+		{12, 5000, "0.5 in 4s, 4096"}, // the same sample again
 		{13, 15000, "0.1 in 10s, 4096"},
-		{1, 25000, "none"}, // another container of the name
+		{1, 25000, "none"}, // another container with the same name
 		{3, 29000, "0.5 in 4s, 4096"},
 	} {
 		r, err := read(strings.NewReader(answer(c.seconds, c.at)))

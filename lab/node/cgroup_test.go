@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestRemoveCgroupsStopped: a process of a cgroup that ends late is waited for as long as who removes the cgroup runs, and not
-// while that stands still, as a busy machine lets it.
+// TestRemoveCgroupsStopped: RemoveCgroups waits for a process that ends late. Time in which RemoveCgroups itself is
+// stopped, as on a busy machine, does not count.
 func TestRemoveCgroupsStopped(t *testing.T) {
 	const other = "FAIRWAY_TEST_REMOVE"
 	if cgroup := os.Getenv(other); cgroup != "" {
@@ -57,7 +57,7 @@ func TestRemoveCgroupsStopped(t *testing.T) {
 	_ = remover.Process.Signal(syscall.SIGSTOP)
 	<-time.After(5500 * time.Millisecond)
 	_ = remover.Process.Signal(syscall.SIGCONT)
-	<-time.After(200 * time.Millisecond) // it looks again while the process is there
+	<-time.After(200 * time.Millisecond) // it retries while the process exists
 	_ = member.Process.Kill()
 	said := ""
 	for lines.Scan() {

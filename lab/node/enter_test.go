@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestListens: a socket has its file when it is bound, and takes connections only when its server listens.
+// TestListens: a socket has a file once it is bound, but accepts connections only when its server listens.
 func TestListens(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	if err := Listens(t.Context(), socket); !errors.Is(err, unix.ENOENT) {

@@ -2,7 +2,7 @@ package node
 
 import "testing"
 
-// TestOnLoopback: only a registry with a port on the node's own addresses is asked.
+// TestOnLoopback: only a registry with a port on the node's own loopback address counts.
 func TestOnLoopback(t *testing.T) {
 	for image, want := range map[string]bool{
 		"localhost:31492/pause:testing": true, "127.0.0.1:5000/a/b@sha256:00": true, "[::1]:5000/web": true,

@@ -17,7 +17,7 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// layer is a layer with one file and a link to it.
+// layer returns a layer with one file and a link to it.
 func layer(t *testing.T, name, text string) *image.Layer {
 	t.Helper()
 	var tree image.Tree
@@ -30,7 +30,7 @@ func layer(t *testing.T, name, text string) *image.Layer {
 	return l
 }
 
-// rewrite copies an archive without some files, and with its bytes changed.
+// rewrite copies an archive without some files, and changes its bytes.
 func rewrite(t *testing.T, from, to string, without []string, change func([]byte) []byte) {
 	t.Helper()
 	data, err := os.ReadFile(from)
@@ -65,13 +65,13 @@ func rewrite(t *testing.T, from, to string, without []string, change func([]byte
 	}
 }
 
-// TestStore: what the store unpacked, containerd itself finds complete, from our archives and from those of others;
-// a node that is filled from it shares its files. An archive that is damaged is refused.
+// TestStore: containerd finds the store's unpacked images complete, from Fairway's archives and from other archives. A
+// node that Fill filled shares the store's files. Import refuses a damaged archive.
 func TestStore(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: containerd mounts what it unpacks")
 	}
-	dir, err := os.MkdirTemp("", "store-") // short, for the path of a socket
+	dir, err := os.MkdirTemp("", "store-") // short, because of the length limit of a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestStore(t *testing.T) {
 	write(ours, image.Image{Names: []string{"example.com/one:1", "example.com/one:2"}, Layers: []*image.Layer{below}},
 		image.Image{Names: []string{"example.com/two:1"}, Layers: []*image.Layer{below, layer(t, "hello", "above")}})
 	write(theirs, image.Image{Names: []string{"example.com/three:1"}, Layers: []*image.Layer{below, layer(t, "other", "theirs")}})
-	rewrite(t, theirs, theirs, []string{"oci-layout", "index.json"}, func(b []byte) []byte { return b }) // as docker save writes it
+	rewrite(t, theirs, theirs, []string{"oci-layout", "index.json"}, func(b []byte) []byte { return b }) // the format of docker save
 	write(damaged, image.Image{Names: []string{"example.com/four:1"}, Layers: []*image.Layer{layer(t, "hello", "intact")}})
 	rewrite(t, damaged, damaged, nil, func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("intact"), []byte("broken")) })
 

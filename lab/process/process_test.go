@@ -43,7 +43,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestKillAll: all end, also beside one that is gone already.
+// TestKillAll: all processes end, even if one of them is gone already.
 func TestKillAll(t *testing.T) {
 	var all []Record
 	for range 3 {
@@ -61,8 +61,7 @@ func TestKillAll(t *testing.T) {
 	}
 }
 
-// TestOtherProcess holds that a record is of no other process that has got the
-// same id later: such a one must not be killed.
+// TestOtherProcess: a record does not refer to a later process with the same PID. KillAll must not kill that process.
 func TestOtherProcess(t *testing.T) {
 	r, _ := start(t, "sleep", "60")
 	earlier := Record{Name: "earlier", PID: r.PID, Started: r.Started - 1}
@@ -94,7 +93,7 @@ func TestLog(t *testing.T) {
 	t.Error("the process ended before its output was in the log")
 }
 
-// TestEndsAtOnce: a program that has ended before it is looked at was started, and is not alive.
+// TestEndsAtOnce: Start succeeds for a program that ends at once, and the record is not alive.
 func TestEndsAtOnce(t *testing.T) {
 	for range 20 {
 		r, _ := start(t, "true")

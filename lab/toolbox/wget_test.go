@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWget: busybox's wget with a time limit, in all its spellings, gets a page and gives up on a server that does
-// not answer.
+// TestWget: busybox's wget with a time limit, in every spelling, gets a page and gives up on a server that does not
+// answer.
 func TestWget(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("a page")) }))
 	defer page.Close()

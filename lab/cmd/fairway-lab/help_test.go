@@ -10,14 +10,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of help texts anew")
 
-// TestHelp: every command's help text is a golden file, with an example, and names what its flags take. kubectl's is kubectl's.
+// TestHelp compares every command's help text with a golden file. The text has an example and names the values of
+// flags. kubectl prints its own help, so the test leaves it out.
 func TestHelp(t *testing.T) {
 	cmd := root(func() {})
 	up, _, err := cmd.Find([]string{"up"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range pathFlags { // where the program lies, which is another place on each machine
+	for _, name := range pathFlags { // the defaults contain the program's directory, which differs between machines
 		if f := up.Flags().Lookup(name); f.DefValue != "" {
 			f.DefValue = filepath.Join("…", filepath.Base(f.DefValue))
 		}
@@ -25,7 +26,7 @@ func TestHelp(t *testing.T) {
 	clitest.Help(t, cmd, filepath.Join("testdata", "help"), *update, "completion")
 }
 
-// TestUnknown: what is not known is an error with a hint.
+// TestUnknown: an unknown word is an error with a hint.
 func TestUnknown(t *testing.T) {
 	for want, line := range map[string][]string{
 		`unknown command "upp" [did you mean fairway-lab up?]`:                   {"upp"},

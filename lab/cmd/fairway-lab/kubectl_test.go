@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestElsewhere: kubectl asks for a running lab only if the user names no other cluster.
+// TestElsewhere: kubectl requires a running lab only if the user names no other cluster.
 func TestElsewhere(t *testing.T) {
 	for line, want := range map[string]bool{
 		"get pods":                       false,

@@ -7,7 +7,8 @@ import (
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
-// TestMakeAbsolute: paths hold for processes that work elsewhere, and those that say "none" stay so.
+// TestMakeAbsolute: paths become absolute, for processes with other working directories. An empty path, which means
+// none, stays empty.
 func TestMakeAbsolute(t *testing.T) {
 	t.Chdir(t.TempDir())
 	here, err := filepath.Abs(".")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestReap leaves children behind as a pod's processes do, and looks for their remains.
+// TestReap leaves children behind as a pod's processes do, and looks for zombies.
 func TestReap(t *testing.T) {
 	var pids []int
 	for range 3 {
@@ -32,10 +32,10 @@ func TestReap(t *testing.T) {
 			t.Errorf("process %d is still a zombie", pid)
 		}
 	}
-	reap() // without children it returns
+	reap() // returns without children
 }
 
-// zombie reads the state of a process, which comes after its name in parentheses.
+// zombie reads the state of a process, which follows its name in parentheses.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && bytes.Contains(stat, []byte(") Z "))

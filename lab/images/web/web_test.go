@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestJobs runs the program as a pod does, on loopback, and asks both ports.
+// TestJobs runs the program as a pod does, on loopback, and sends requests to both ports.
 func TestJobs(t *testing.T) {
 	back, front := freeAddr(t), freeAddr(t)
 	start(t, []string{"jobs"}, map[string]string{
@@ -63,8 +63,8 @@ func TestHttpd(t *testing.T) {
 	}
 }
 
-// TestTerminationLosesNothing sends new connections from before the end until after it is known, with one slow
-// request under way all the time.
+// TestTerminationLosesNothing opens new connections before and during the grace period, with one slow request in flight
+// all the time.
 func TestTerminationLosesNothing(t *testing.T) {
 	addr := freeAddr(t)
 	slow, release := make(chan struct{}), make(chan struct{})
@@ -98,7 +98,7 @@ func TestTerminationLosesNothing(t *testing.T) {
 	for time.Since(begun) < grace {
 		resp, err := fresh.Get("http://" + addr)
 		if err != nil && time.Since(begun) >= grace {
-			break // it began within the grace and took longer
+			break // the request began within the grace period and took longer
 		}
 		if err != nil {
 			t.Fatalf("a request within the grace failed: %v", err)
@@ -108,7 +108,7 @@ func TestTerminationLosesNothing(t *testing.T) {
 	for end := time.Now().Add(5 * time.Second); ; {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
-			break // the grace is over
+			break // the grace period is over
 		}
 		c.Close()
 		if time.Now().After(end) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestImages makes all images as the Makefile does and runs their programs in a root of their own.
+// TestImages makes all images as the Makefile does, and runs their programs in separate root directories.
 func TestImages(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, for chroot and namespaces: run it with sudo")
@@ -36,8 +36,8 @@ func TestImages(t *testing.T) {
 	})
 }
 
-// runPause ends on SIGTERM, with success. Nothing shows when the program has begun to listen to signals, and one that
-// comes before ends it too, but not with success: so it gets a little longer from try to try.
+// runPause sends SIGTERM to pause, which must exit with success. The signal may arrive before the program handles it,
+// and then the program fails. So each try waits a little longer than the one before.
 func runPause(t *testing.T, root string) {
 	var err error
 	for wait := time.Millisecond; wait < 2*time.Second; wait *= 2 {
@@ -52,7 +52,7 @@ func runPause(t *testing.T, root string) {
 	t.Errorf("pause ends on SIGTERM with %v, want success", err)
 }
 
-// runTools starts every tool once: that it starts means that all its libraries are there, the emptied one included.
+// runTools starts every tool once. A tool that starts has all its libraries, including the emptied one.
 func runTools(t *testing.T, root string) {
 	for name, c := range map[string]struct {
 		args []string
@@ -82,7 +82,7 @@ func runTools(t *testing.T, root string) {
 		"/usr/sbin/nft":            {[]string{"--version"}, "nftables"},
 		"/usr/sbin/ipvsadm":        {[]string{"--version"}, "ipvs"},
 		"/bin/netstat":             {[]string{"-ntlp"}, "PID/Program name"},
-		// The busybox image has its own.
+		// The busybox image has its own nslookup.
 		"/usr/local/bin/nslookup": {[]string{"localhost", "127.0.0.1"}, "can't connect to remote host"},
 		"/usr/local/bin/wget":     {[]string{"-qO", "-", "website.foo"}, "wget: bad address 'website.foo'"},
 	} {
@@ -93,7 +93,7 @@ func runTools(t *testing.T, root string) {
 	}
 }
 
-// runApt holds the exit statuses that scripts go by.
+// runApt checks the exit statuses that scripts depend on.
 func runApt(t *testing.T, root string) {
 	for args, want := range map[string]int{
 		"update": 0, "install -y tcpdump iptables": 0, "install -y dnsutils": 0, "install": 0, "install curl jq": 100, "remove curl": 100, "": 100,
@@ -116,16 +116,16 @@ func TestCutDataRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// inside is a command in a chroot and a network namespace of its own, with loopback only.
+// inside returns a command in a chroot and in a new network namespace with only a loopback interface.
 func inside(root, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
-	cmd.Err = nil // the path is looked up inside
+	cmd.Err = nil // the path is valid inside the chroot
 	cmd.Path, cmd.Dir, cmd.Env = name, "/", []string{paths}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// unpack makes a root directory of the first image of an archive.
+// unpack makes a root directory from the first image of an archive.
 func unpack(t *testing.T, archive string) string {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -152,7 +152,7 @@ func unpack(t *testing.T, archive string) string {
 		}
 	}
 	must(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, "dev/null"), nil, 0o666)) // a container has the device
+	must(t, os.WriteFile(filepath.Join(root, "dev/null"), nil, 0o666)) // a container has this device
 	return root
 }
 
