@@ -22,15 +22,15 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// built is where the programs and images under test are: all that "make image
-// images lab" makes.
+// built holds the paths of the programs and images under test, which "make image images lab" makes.
 var built struct{ lab, image, images, deploy, fairway, kubeProxy string }
 
-// room is for the labs that run at a time, in units of eight inotify instances, of which a user of a usual kernel has
-// 128: a control plane needs one unit, and each node one.
+// room limits the labs that run at a time. Its unit is eight inotify instances, and a user of a usual kernel has 128. A
+// control plane needs one unit, and so does each node.
 var room = semaphore.NewWeighted(6)
 
-// beside lets the test run beside others: labs wait most of the time. nodes is how many nodes its lab has at most; 0: no lab.
+// beside lets the test run in parallel with others, because labs wait most of the time. nodes is the largest number of
+// nodes in its lab, or 0 for no lab.
 func beside(t *testing.T, nodes int64) {
 	t.Helper()
 	t.Parallel()
@@ -38,14 +38,14 @@ func beside(t *testing.T, nodes int64) {
 	if err := room.Acquire(t.Context(), units); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { room.Release(units) }) // the last one, when the lab is down
+	t.Cleanup(func() { room.Release(units) }) // runs after the lab is down
 }
 
-// first is beside for the tests that take longest: they begin before the others, so that none is left alone at the end.
+// first is beside for the longest tests. They start before the others, so that none of them runs alone at the end.
 func first(t *testing.T, nodes int64) {
 	t.Helper()
 	units := unitsOf(nodes)
-	if !room.TryAcquire(units) { // by others that are first
+	if !room.TryAcquire(units) { // other first tests hold the room
 		beside(t, nodes)
 		return
 	}
@@ -62,7 +62,7 @@ func unitsOf(nodes int64) int64 {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "100"); err != nil { // room is what bounds it
+	if err := flag.Set("test.parallel", "100"); err != nil { // room is the limit
 		panic(err)
 	}
 	if os.Geteuid() != 0 {
@@ -85,8 +85,8 @@ func TestMain(m *testing.M) {
 
 const referencePlugins = "github.com/containernetworking/plugins/plugins/"
 
-// build takes the binary named by FAIRWAY_LAB_BIN, with what lies beside it, or
-// else builds everything into dir.
+// build uses the binary in FAIRWAY_LAB_BIN and the files next to it. Without the variable, it builds all files into
+// dir.
 func build(dir string) error {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -121,14 +121,14 @@ func build(dir string) error {
 	return nil
 }
 
-// A lab is one lab of a test, under a name of its own.
+// A lab is the lab of one test, with its own name.
 type lab struct {
 	*testing.T
 	name string
 	port int
 }
 
-// newLab names a lab and removes it, whatever becomes of the test.
+// newLab names a lab, and removes the lab after the test, even if the test fails.
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{T: t, name: fmt.Sprintf("test-%d-%s", os.Getpid(), strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")), port: freePort(t)}
@@ -143,10 +143,10 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// taken are the ports that tests have got: until their labs listen there, the kernel would give them again.
+// taken are the ports that tests have reserved. Until their labs listen, the kernel would return these ports again.
 var taken sync.Map
 
-// freePort is a port of 127.0.0.1 that nobody listens on, and that no other test gets.
+// freePort returns a port of 127.0.0.1 that is free and that no other test gets.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for {
@@ -164,7 +164,7 @@ func freePort(t *testing.T) int {
 
 func (l *lab) dir() string { return "/var/lib/fairway-lab-" + l.name }
 
-// dumpLogs shows the end of every log of a lab whose test has failed.
+// dumpLogs shows the end of every log if the test has failed.
 func (l *lab) dumpLogs() {
 	logs, _ := filepath.Glob(filepath.Join(l.dir(), "logs", "*"))
 	for _, log := range logs {
@@ -182,7 +182,7 @@ func (l *lab) cmd(args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, built.lab, append([]string{"--name", l.name}, args...)...)
 }
 
-// upArgs are the arguments of an up with everything that was built.
+// upArgs returns the arguments of an up with all built programs and images.
 func (l *lab) upArgs(args ...string) []string {
 	return append([]string{"up", "--api-port", strconv.Itoa(l.port), "--deploy", built.deploy,
 		"--image", built.image, "--images-dir", built.images}, args...)
@@ -203,7 +203,7 @@ func (l *lab) run(args ...string) string {
 	return out
 }
 
-// input runs fairway-lab with standard input.
+// input runs fairway-lab with text as standard input.
 func (l *lab) input(text string, args ...string) string {
 	l.Helper()
 	cmd := l.cmd(args...)
@@ -215,13 +215,13 @@ func (l *lab) input(text string, args ...string) string {
 	return string(out)
 }
 
-// eventually tries until the output of a command has want in it.
+// eventually runs a command until its output contains want.
 func (l *lab) eventually(want string, args ...string) string {
 	l.Helper()
 	return l.within(30*time.Second, want, args...)
 }
 
-// within is eventually with a bound of its own.
+// within is eventually with another time limit.
 func (l *lab) within(bound time.Duration, want string, args ...string) string {
 	l.Helper()
 	var out string
@@ -235,8 +235,7 @@ func (l *lab) within(bound time.Duration, want string, args ...string) string {
 	return ""
 }
 
-// refused runs fairway-lab, which must fail with status 1 and one line that
-// holds want.
+// refused runs fairway-lab, which must fail with status 1 and one line that contains want.
 func (l *lab) refused(want string, args ...string) {
 	l.Helper()
 	refused(l.T, want, l.cmd(args...))
@@ -258,10 +257,10 @@ func refused(t *testing.T, want string, cmd *exec.Cmd) {
 	}
 }
 
-// pids finds the lab's processes, however they are called: the command line names the lab's directory, or the process is in
-// a cgroup of the lab, as all of a node and of its pods are. Mounts tell nothing: whatever made a mount namespace while the
-// lab was up, another lab's containerd for one, has the lab's mounts in it. What has ended and was not yet waited for counts
-// as gone: the kernel leaves it in a cgroup that is removed.
+// pids finds the lab's processes. A process belongs to the lab if its command line names the lab's directory, or if it
+// is in a cgroup of the lab, as all processes of a node and its pods are. Mounts are no sign: a mount namespace from
+// the time of the lab, such as another lab's containerd has, also contains the lab's mounts. A process that has ended
+// but has not been waited for counts as gone. The kernel keeps it in a cgroup that is removed.
 func (l *lab) pids() []int {
 	l.Helper()
 	procs, err := filepath.Glob("/proc/[0-9]*")
@@ -286,7 +285,7 @@ func mentions(file, what string) bool {
 	return err == nil && bytes.Contains(data, []byte(what))
 }
 
-// gone fails the test for everything that is left of the lab.
+// gone fails the test for each remaining part of the lab.
 func (l *lab) gone() {
 	l.Helper()
 	if _, err := os.Stat(l.dir()); !errors.Is(err, os.ErrNotExist) {
@@ -310,7 +309,7 @@ func (l *lab) gone() {
 	}
 }
 
-// A machine is what a lab must leave as it found it.
+// A machine is the state that a lab must leave unchanged.
 type machine struct {
 	addresses, routes, rules, tunables, cgroups, mountpoints string
 }
@@ -335,11 +334,11 @@ func snapshot(t *testing.T) machine {
 		t.Fatal(err)
 	}
 	for _, dir := range cgroups {
-		if !strings.HasPrefix(filepath.Base(dir), "fairway-lab") { // another lab's
+		if !strings.HasPrefix(filepath.Base(dir), "fairway-lab") { // the directory belongs to another lab
 			m.cgroups += dir + "\n"
 		}
 	}
-	// Another lab on the machine would have inherited those of ours.
+	// Another lab on the machine would have taken over this lab's directories.
 	if others, _ := filepath.Glob("/var/lib/fairway-lab*"); len(others) == 0 {
 		for _, dir := range node.Mountpoints {
 			_, err := os.Stat(dir)
@@ -349,7 +348,7 @@ func snapshot(t *testing.T) machine {
 	return m
 }
 
-// unchanged compares the machine with how it was.
+// unchanged compares the machine with its earlier state.
 func (m machine) unchanged(t *testing.T) {
 	t.Helper()
 	now := snapshot(t)
@@ -361,7 +360,7 @@ func (m machine) unchanged(t *testing.T) {
 	}
 }
 
-// urls are the addresses of a node port on every node, in every family.
+// urls returns the URLs of a node port on every node, in every family.
 func urls(plan fabric.Plan, nodes int, port string) []string {
 	var out []string
 	for n := 1; n <= nodes; n++ {

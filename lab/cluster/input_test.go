@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// TestBadInput checks that each mistake gets one line that says what to do,
-// and leaves nothing.
+// TestBadInput: each mistake gets a one-line error with advice, and leaves no files.
 func TestBadInput(t *testing.T) {
 	beside(t, 0)
 	unknown, wrong := labFile(t, "nodes: 1\nproxy_mode: iptables\n"), labFile(t, "nodes: many\n")
@@ -54,7 +53,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestBadOptions holds that up refuses what it cannot do, before it makes anything.
+// TestBadOptions: up refuses impossible options before it makes any part of the lab.
 func TestBadOptions(t *testing.T) {
 	beside(t, 0)
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -107,7 +106,7 @@ func labFile(t *testing.T, text string) string {
 	return file
 }
 
-// TestHelp holds that the help of every command shows our flags and no library's.
+// TestHelp: the help of every command shows fairway-lab's flags and no flags of libraries.
 func TestHelp(t *testing.T) {
 	beside(t, 0)
 	for _, c := range []string{"", "up", "down", "list", "status", "logs", "load", "node", "client", "kubeconfig", "version"} {
@@ -118,11 +117,11 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestNotRoot runs up as a user who may do nothing.
+// TestNotRoot runs up as a user without rights.
 func TestNotRoot(t *testing.T) {
 	beside(t, 0)
 	l := newLab(t)
-	// The checkout may be where other users may not read.
+	// Other users may have no access to the checkout.
 	dir, err := os.MkdirTemp("", "fairway-lab-nobody-")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +145,7 @@ func TestNotRoot(t *testing.T) {
 	l.gone()
 }
 
-// TestMissingPrograms runs up where nothing is installed.
+// TestMissingPrograms runs up without the needed programs.
 func TestMissingPrograms(t *testing.T) {
 	beside(t, 0)
 	l := newLab(t)
@@ -161,7 +160,7 @@ func TestMissingPrograms(t *testing.T) {
 	l.gone()
 }
 
-// TestNoInotify runs up where a user may have few instances of inotify: a user namespace, which has a limit of its own.
+// TestNoInotify runs up in a user namespace with a small limit of inotify instances.
 func TestNoInotify(t *testing.T) {
 	beside(t, 0)
 	l := newLab(t)
@@ -174,14 +173,13 @@ func TestNoInotify(t *testing.T) {
 	l.gone()
 }
 
-// TestBrokenUnit brings a node up on which a program does not stay alive: up
-// must say which, and undo everything.
+// TestBrokenUnit starts a node with a program that keeps ending. up must name the program and undo its work.
 func TestBrokenUnit(t *testing.T) {
 	beside(t, 1)
 	path := "PATH=" + filepath.Dir(broken(t, "containerd")) + ":" + os.Getenv("PATH")
 	for want, args := range map[string][]string{
 		"image-store said last: I cannot go on": {"--nodes", "1"},
-		// Without images, of which the first containerd would be.
+		// Without images, because otherwise the store's containerd would fail first.
 		"containerd keeps ending; it said last: I cannot go on": {"--nodes", "1", "--deploy", "", "--image", "", "--images-dir", ""},
 	} {
 		l := newLab(t)
@@ -192,7 +190,7 @@ func TestBrokenUnit(t *testing.T) {
 	}
 }
 
-// TestBrokenKubeProxy brings a lab up with a kube-proxy that does not stay alive.
+// TestBrokenKubeProxy starts a lab with a kube-proxy that keeps ending.
 func TestBrokenKubeProxy(t *testing.T) {
 	beside(t, 1)
 	l := newLab(t)
@@ -200,7 +198,7 @@ func TestBrokenKubeProxy(t *testing.T) {
 	l.gone()
 }
 
-// broken is a program that ends at once.
+// broken writes a program that ends at once.
 func broken(t *testing.T, name string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -210,7 +208,7 @@ func broken(t *testing.T, name string) string {
 	return file
 }
 
-// otherImage is the archive under test, beside a file that names another image.
+// otherImage is the archive under test, next to a file that names another image.
 func otherImage(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "image.tar")

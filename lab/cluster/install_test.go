@@ -11,13 +11,13 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// followedByInstall are the documents' commands that TestInstall follows.
+// followedByInstall are the documents' commands that TestInstall runs.
 var followedByInstall = []string{
 	"from CoreDNS", "to CoreDNS", "Deployment coredns", "Deployment coredns, back", "from kube-proxy", "to kube-proxy",
 }
 
-// TestInstall goes to Fairway and back by `fairway install` and its kin, and from CoreDNS and kube-proxy by the
-// documents' commands: on a cluster that has nothing, and on one that has both.
+// TestInstall installs and removes Fairway with `fairway install` and its related commands. It does so on an empty
+// cluster, and on a cluster with CoreDNS and kube-proxy, with the documents' commands.
 func TestInstall(t *testing.T) {
 	first(t, 1)
 	u := newUndo(t)
@@ -44,7 +44,7 @@ func (u *undo) fairway(args ...string) string {
 	return string(out)
 }
 
-// says fails the test unless text has each of the lines.
+// says fails the test unless text contains each of the lines.
 func (u *undo) says(text string, lines ...string) {
 	u.Helper()
 	for _, want := range lines {
@@ -54,7 +54,7 @@ func (u *undo) says(text string, lines ...string) {
 	}
 }
 
-// install goes to Fairway and back by `fairway install` and its kin, on a cluster that has nothing.
+// install installs and removes Fairway with `fairway install` and its related commands, on an empty cluster.
 func (u *undo) install() {
 	plan := fabric.Plan{Family: fabric.IPv4}
 	pods := "--cluster-cidr=" + plan.Pods()[0].String()
@@ -73,7 +73,7 @@ func (u *undo) install() {
 	u.same()
 }
 
-// loaded is a Service whose endpoint is a server on the node.
+// loaded is a Service with a server on the node as its endpoint.
 const loaded = `
 apiVersion: v1
 kind: Service
@@ -88,8 +88,8 @@ ports: [{port: 8087}]
 endpoints: [{addresses: ["NODE"], nodeName: node-1, conditions: {ready: true}}]
 `
 
-// installOverKubeProxy is `fairway install`, `upgrade`, `rollback` and `uninstall` on a cluster with a
-// real kube-proxy and CoreDNS, under load: no connection is lost and none refused.
+// installOverKubeProxy runs `fairway install`, `upgrade`, `rollback` and `uninstall` on a cluster with real kube-proxy
+// and CoreDNS, under load. No connection may be lost or refused.
 func (u *undo) installOverKubeProxy() {
 	plan := fabric.Plan{Family: fabric.IPv4}
 	at := plan.Node(1)[0].Addr()
@@ -127,12 +127,12 @@ func (u *undo) installOverKubeProxy() {
 	u.run("kubectl", "delete", "service/loaded", "endpointslice/loaded")
 }
 
-// settings changes the ConfigMap by hand: agents take what they can, and say what they cannot.
+// settings changes the ConfigMap by hand. Agents apply the valid settings and report the others.
 func (u *undo) settings(load *load) {
 	u.Helper()
 	patch := func(mode string) {
 		u.run("kubectl", "-n", "kube-system", "patch", "configmap", "fairway-agent", "-p", `{"data":{"PROXY_MODE":"`+mode+`"}}`)
-		// The kubelet writes a mounted ConfigMap when it looks at the pod, which a change of the pod makes it do.
+		// The kubelet updates a mounted ConfigMap when it syncs the pod. A change of the pod triggers a sync.
 		u.run("kubectl", "-n", "kube-system", "annotate", "--overwrite", "pod", "-l", "k8s-app=fairway-agent", "look="+mode)
 	}
 	patch("none-such")

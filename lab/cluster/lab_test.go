@@ -21,8 +21,8 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// webManifest is a pod and a node port as the seeds write them: no pull
-// policy, and images without a tag, which default to Always.
+// webManifest is a pod and a node port as users write them. It has no pull policy, and its images have no tag, so the
+// policy is Always.
 const webManifest = `
 apiVersion: v1
 kind: Pod
@@ -47,7 +47,7 @@ spec:
   - {name: box, image: busybox, command: [sh, -c, "echo I am $(hostname); sleep 600"], resources: {requests: {ephemeral-storage: 1Mi}}}
 `
 
-// TestLab is the life of a lab of two nodes and both families.
+// TestLab runs a dual-stack lab of two nodes from up to down.
 func TestLab(t *testing.T) {
 	beside(t, 3)
 	before := snapshot(t)
@@ -91,11 +91,10 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// in is the same lab in a subtest.
+// in returns the same lab for a subtest.
 func (l *lab) in(t *testing.T) *lab { return &lab{T: t, name: l.name, port: l.port} }
 
-// testDNS checks where the DNS pods are, that their start is no error, and that they take over the
-// ConfigMap of a CoreDNS.
+// testDNS checks the placement of the DNS pods, their logs after the start, and the import of a CoreDNS ConfigMap.
 func (l *lab) testDNS() {
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
 	nodes := strings.Fields(l.run("kubectl", "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].spec.nodeName}"))
@@ -115,13 +114,13 @@ func (l *lab) testDNS() {
 	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "deployment/fairway-dns")
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
 	for name, address := range map[string]string{"registry.example": "192.0.2.80", "www.corp.example": "198.51.100.9"} {
-		// For a moment after the rollout a node may still lead to a pod that ends, which knows the names not yet.
+		// For a moment after the rollout, a node may still send queries to an ending pod that lacks the new names.
 		l.eventually(address+"\n", "node", "2", "--", "dig", "+short", "+time=5", "@10.96.0.10", name)
 	}
 	l.run("kubectl", "-n", "kube-system", "delete", "configmap", "coredns", "coredns-custom")
 }
 
-// corednsConfigMap is of a user of CoreDNS: a host, and a domain of its own in k3s's way.
+// corednsConfigMap is a ConfigMap of a CoreDNS user: a host, and an extra domain as in k3s.
 const corednsConfigMap = `
 apiVersion: v1
 kind: ConfigMap
@@ -157,7 +156,7 @@ data:
     }
 `
 
-// testPods checks that pods run and that they are reached in every way.
+// testPods checks that pods run, and that clients reach them in every way.
 func (l *lab) testPods() {
 	l.run("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "../../examples")
 	l.input(webManifest, "kubectl", "apply", "-f", "-")
@@ -232,7 +231,7 @@ func (l *lab) testCommands() {
 	}
 }
 
-// testTerminate ends commands that run until they are told to end, as timeout(1) and CI do.
+// testTerminate ends running commands with signals, as timeout(1) and CI do.
 func (l *lab) testTerminate() {
 	for _, c := range []struct {
 		says string
@@ -259,12 +258,11 @@ func (l *lab) testTerminate() {
 		}
 		for lines.Scan() {
 		}
-		_ = cmd.Wait() // by the signal, or because it took it: that it ends is the test
+		_ = cmd.Wait() // the test only needs the command to end, with any status
 	}
 }
 
-// testKubelet checks that a node survives the end of its kubelet, as a machine
-// run by systemd does.
+// testKubelet: a node survives the end of its kubelet, as a machine with systemd does.
 func (l *lab) testKubelet() {
 	find := []string{"node", "1", "--", "pgrep", "-f", "child kubelet .*/node-1$"}
 	old := strings.TrimSpace(l.run(find...))
@@ -281,7 +279,7 @@ func (l *lab) testKubelet() {
 	}
 }
 
-// TestIPv6 is a lab that has no IPv4 address at all.
+// TestIPv6 runs a lab without any IPv4 address.
 func TestIPv6(t *testing.T) {
 	beside(t, 1)
 	l := newLab(t)
@@ -298,8 +296,7 @@ func TestIPv6(t *testing.T) {
 	l.testMetrics()
 }
 
-// TestDownAfterKill kills everything there is of a lab, with a load balancer in front of it that works, and then
-// removes it.
+// TestDownAfterKill kills all processes of a lab with a working load balancer in front, and then removes the lab.
 func TestDownAfterKill(t *testing.T) {
 	beside(t, 2)
 	before := snapshot(t)
@@ -307,7 +304,7 @@ func TestDownAfterKill(t *testing.T) {
 	up := l.upArgs("--nodes", "2", "--load-balancer", "edge")
 	l.run(up...)
 	l.testEdge()
-	other := exec.Command("cat") // has this lab's mounts in its own namespace, and is none of it; ends with its input
+	other := exec.Command("cat") // has this lab's mounts in its namespace, but does not belong to the lab; ends with its input
 	other.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	input, err := other.StdinPipe()
 	if err := errors.Join(err, other.Start()); err != nil {
@@ -315,8 +312,7 @@ func TestDownAfterKill(t *testing.T) {
 	}
 	defer input.Close()
 	pids := l.pids()
-	// The control plane; for each node init, containerd, kubelet, the agent's
-	// shim, pause and program; the DNS pods.
+	// The control plane; for each node init, containerd, kubelet, the agent's shim, pause and program; the DNS pods.
 	if len(pids) < 13 {
 		t.Fatalf("found only processes %v", pids)
 	}
@@ -331,8 +327,8 @@ func TestDownAfterKill(t *testing.T) {
 	before.unchanged(t)
 }
 
-// killAll kills processes by handles that it opens first: the end of a node's init ends others of them, whose numbers the
-// kernel may give to another process meanwhile.
+// killAll kills processes through handles that it opens first. The end of a node's init also ends other processes, and
+// the kernel may reuse their PIDs.
 func killAll(t *testing.T, pids []int) {
 	t.Helper()
 	var fds []int
@@ -354,8 +350,8 @@ func killAll(t *testing.T, pids []int) {
 	}
 }
 
-// TestUpInterrupted ends an up while it unpacks images, and while the nodes start: politely, when it must clean up
-// by itself, and not.
+// TestUpInterrupted ends an up while it unpacks images, and while the nodes start. After a polite signal up must clean
+// up. After SIGKILL it cannot.
 func TestUpInterrupted(t *testing.T) {
 	beside(t, 1)
 	before := snapshot(t)
@@ -373,7 +369,7 @@ func TestUpInterrupted(t *testing.T) {
 	before.unchanged(t)
 }
 
-// interrupted ends an up by a signal when it says at.
+// interrupted sends a signal to up when up prints at.
 func (l *lab) interrupted(signal unix.Signal, at string) {
 	cmd := l.cmd(l.upArgs("--nodes", "1")...)
 	out, err := cmd.StdoutPipe()
@@ -404,10 +400,9 @@ func (l *lab) interrupted(signal unix.Signal, at string) {
 	l.gone()
 }
 
-// TestTwoLabs holds that two labs do not notice each other, and that the one
-// that stays is whole when the other goes.
+// TestTwoLabs: two labs do not affect each other. The second lab still works after the first is removed.
 func TestTwoLabs(t *testing.T) {
-	beside(t, 3) // two control planes with a node each
+	beside(t, 3) // two control planes with one node each
 	before := snapshot(t)
 	one, two := newLab(t), newLab(t)
 	two.name += "-other"
@@ -429,8 +424,8 @@ func TestTwoLabs(t *testing.T) {
 	before.unchanged(t)
 }
 
-// describesTroubles makes, in a lab without manifests, what docs/troubleshooting.md shows of a node without a CNI plugin and
-// of a Service without a load balancer.
+// describesTroubles shows, in a lab without manifests, two examples of docs/troubleshooting.md: a node without a CNI
+// plugin and a Service without a load balancer.
 func (l *lab) describesTroubles() {
 	const doc = "../../docs/troubleshooting.md"
 	l.input(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"late"},"spec":{"nodeName":"node-1","tolerations":
@@ -441,8 +436,7 @@ func (l *lab) describesTroubles() {
 	docpage.Check(l, doc, "kubectl get svc lb", l.run("kubectl", "get", "svc", "lb"))
 }
 
-// TestUpTogether starts the same lab twice at once: one comes up, the other
-// says why it does not.
+// TestUpTogether starts the same lab twice at once. One up succeeds, and the other reports the reason for its failure.
 func TestUpTogether(t *testing.T) {
 	beside(t, 1)
 	l := newLab(t)

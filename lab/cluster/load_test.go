@@ -15,8 +15,8 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// A load is connections that are asked again and again, and new ones, from namespaces of a
-// lab to a server in one of them.
+// A load is a set of connections from namespaces of a lab to a server in one of them. Some connections stay open and
+// repeat requests, and the others are new for each request.
 type load struct {
 	u        *undo
 	fabric   fabric.Fabric
@@ -30,12 +30,12 @@ type load struct {
 }
 
 const (
-	patience = 30 * time.Second // of the machine, which may be busy
+	patience = 30 * time.Second // a busy machine may be slow
 	pulse    = 20 * time.Millisecond
 )
 
-// startLoad serves at an address of a node, and asks there from each namespace by an address
-// of its Service, which must answer first.
+// startLoad starts a server at an address of a node, and sends requests from each namespace to an address of its
+// Service. The first request to each address must succeed.
 func (u *undo) startLoad(server, at string, ways map[string]string) *load {
 	u.Helper()
 	l := &load{u: u, fabric: fabric.Fabric{Dir: filepath.Join(u.lab.dir(), "net")}, stop: make(chan struct{})}
@@ -71,7 +71,8 @@ func (l *load) in(name string, do func() error) error { return visit(l.fabric, n
 // home is this process's network namespace.
 var home = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/ns/net") })
 
-// visit runs do in a namespace of a lab, and leaves it: "down" ends processes whose main thread is in one.
+// visit runs do in a namespace of a lab and then leaves it. "down" kills processes with a main thread in one of the
+// lab's namespaces.
 func visit(f fabric.Fabric, name string, do func() error) error {
 	h, err := home()
 	if err != nil {
@@ -80,7 +81,7 @@ func visit(f fabric.Fabric, name string, do func() error) error {
 	return f.Do(name, func() error { return errors.Join(do(), unix.Setns(int(h.Fd()), unix.CLONE_NEWNET)) })
 }
 
-// serve sends back what it is sent, until the listener is closed.
+// serve echoes until the listener is closed.
 func (l *load) serve() {
 	for {
 		c, err := l.listener.Accept()
@@ -122,7 +123,7 @@ func ask(c net.Conn) error {
 	return err
 }
 
-// loop asks until the load ends, or until something goes wrong.
+// loop calls do until the load ends or an error occurs.
 func (l *load) loop(count *int, do func() error) {
 	tick := time.NewTicker(pulse)
 	defer tick.Stop()
@@ -145,7 +146,7 @@ func (l *load) loop(count *int, do func() error) {
 	}
 }
 
-// checkpoint fails the test for what went wrong since the last one.
+// checkpoint fails the test for the errors since the last checkpoint.
 func (l *load) checkpoint(what string) {
 	l.u.Helper()
 	l.mu.Lock()

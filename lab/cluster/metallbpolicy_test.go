@@ -20,23 +20,24 @@ func (l *lab) file(objects string) string {
 	return path
 }
 
-// inNamespace is an object in a namespace, in one line.
+// inNamespace returns an object in a namespace, in one line.
 func inNamespace(apiVersion, kind, namespace, name, rest string) string {
 	return "apiVersion: " + apiVersion + "\nkind: " + kind + "\nmetadata: {namespace: " + namespace + ", name: " + name + "}\n" + rest + "\n---\n"
 }
 
-// metallbPolicies: what of MetalLB's webhook concerns other objects too is refused by the API server's own admission, and so is what a
-// speaker has no reason to make.
+// metallbPolicies: the API server's own admission enforces the rules of MetalLB's webhook that concern several objects.
+// It also refuses objects that a speaker has no reason to create.
 func (l *lab) metallbPolicies() {
 	stray := inNamespace("metallb.io/v1beta1", "L2Advertisement", "default", "stray", "spec: {}")
-	l.input(stray, "kubectl", "apply", "-f", "-") // before the policies are there
+	l.input(stray, "kubectl", "apply", "-f", "-") // before the policies exist
 	l.run("kubectl", "apply", "-f", filepath.Join(built.deploy, "pools/policy.yaml"))
 	l.T.Run("namespace", func(t *testing.T) { l.in(t).metallbNamespace() })
 	l.T.Run("profile", func(t *testing.T) { l.in(t).metallbProfile() })
 	l.T.Run("speaker", func(t *testing.T) { l.in(t).speakerPolicy() })
 }
 
-// metallbNamespace: objects in another namespace than that which is read are refused, and those of before are named.
+// metallbNamespace: the API server refuses objects outside the namespace that Fairway reads. Objects from before are
+// reported.
 func (l *lab) metallbNamespace() {
 	for kind, spec := range map[string]string{
 		"IPAddressPool": "addresses: [192.0.2.0/30]", "L2Advertisement": "", "BGPAdvertisement": "", "BFDProfile": "", "Community": "", "BGPPeer": "myASN: 64512, peerASN: 64500, peerAddress: 192.0.2.254",
@@ -55,11 +56,11 @@ func (l *lab) metallbNamespace() {
 	if want := "L2Advertisement default/stray has no effect"; !strings.Contains(string(out), want) {
 		l.Errorf("fairway status --load-balancers does not say %q:\n%s", want, out)
 	}
-	l.run("kubectl", "-n", "default", "annotate", "l2advertisement", "stray", "changed=true") // what is there can be changed
+	l.run("kubectl", "-n", "default", "annotate", "l2advertisement", "stray", "changed=true") // existing objects may change
 	l.run("kubectl", "-n", "default", "delete", "l2advertisement", "stray")
 }
 
-// metallbProfile: a BFDProfile is not deleted as long as a BGPPeer names it, but with its namespace.
+// metallbProfile: a BFDProfile cannot be deleted while a BGPPeer names it, except with its namespace.
 func (l *lab) metallbProfile() {
 	l.input(inNamespace("metallb.io/v1beta1", "BFDProfile", "metallb-system", "fast", "spec: {}")+
 		inNamespace("metallb.io/v1beta1", "BFDProfile", "metallb-system", "unused", "spec: {}")+
@@ -73,14 +74,14 @@ func (l *lab) metallbProfile() {
 	l.refusedBy(used, remove("--all", "--dry-run=server"))
 	l.run(remove("unused")...)
 	l.run("kubectl", "-n", "metallb-system", "patch", "bgppeer", "tor", "--type=merge", "-p", `{"spec":{"bfdProfile":null}}`)
-	l.eventually(`"fast" deleted`, remove("fast", "--dry-run=server")...) // the API server hears of its own objects a moment later
+	l.eventually(`"fast" deleted`, remove("fast", "--dry-run=server")...) // the admission sees a new object a moment later
 	l.run(remove("fast")...)
 	l.run("kubectl", "-n", "metallb-system", "delete", "bgppeer", "--all")
 	l.input(inNamespace("metallb.io/v1beta1", "BFDProfile", "metallb-system", "alone", "spec: {}"), "kubectl", "apply", "-f", "-")
-	l.run(remove("alone")...) // no BGPPeer is there at all
+	l.run(remove("alone")...) // no BGPPeer exists
 }
 
-// speakerPolicy: a speaker makes its Secret, ConfigMap and Lease, and no other.
+// speakerPolicy: a speaker may create its own Secret, ConfigMap and Lease, and no others.
 func (l *lab) speakerPolicy() {
 	dir := filepath.Join(built.deploy, "components", "load-balancer")
 	l.run("kubectl", "apply", "-f", filepath.Join(dir, "speaker-rbac.yaml"), "-f", filepath.Join(dir, "speaker-policy.yaml"))
@@ -96,11 +97,11 @@ func (l *lab) speakerPolicy() {
 	l.refusedBy("a speaker makes no other of the leases than fairway-speaker-vote", create(object("coordination.k8s.io/v1", "Lease", "other", "")))
 	l.refusedBy("a speaker makes a Secret of type Opaque only", create(strings.Replace(object("v1", "Secret", "fairway-speaker", token), "name: fairway-speaker}", "name: fairway-speaker, annotations: {kubernetes.io/service-account.name: default}}", 1)))
 	l.run(create(object("v1", "Secret", "fairway-speaker", "") + object("v1", "ConfigMap", "fairway-speaker-voters", "") + object("coordination.k8s.io/v1", "Lease", "fairway-speaker-vote", ""))...)
-	l.run("kubectl", "-n", "metallb-system", "create", "secret", "generic", "of-an-administrator") // others are not held by it
+	l.run("kubectl", "-n", "metallb-system", "create", "secret", "generic", "of-an-administrator") // the policy does not restrict other users
 	l.run("kubectl", "delete", "-f", filepath.Join(dir, "speaker-policy.yaml"), "-f", filepath.Join(dir, "speaker-rbac.yaml"))
 }
 
-// metallbNamespaceGoes: that a BFDProfile is in use does not keep its namespace.
+// metallbNamespaceGoes: a BFDProfile in use does not prevent the deletion of its namespace.
 func (l *lab) metallbNamespaceGoes() {
 	l.input(inNamespace("metallb.io/v1beta1", "BFDProfile", "metallb-system", "fast", "spec: {}")+
 		inNamespace("metallb.io/v1beta2", "BGPPeer", "metallb-system", "tor", "spec: {myASN: 64512, peerASN: 64500, peerAddress: 192.0.2.254, bfdProfile: fast}"), "kubectl", "apply", "-f", "-")

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// scalerManifest scales the Deployment to two pods, because one uses more than a thousandth of a core: by starting
-// 50 processes a second.
+// scalerManifest scales a Deployment to two pods. One pod uses more than a thousandth of a core, because it starts 50
+// processes a second.
 const scalerManifest = `
 apiVersion: apps/v1
 kind: Deployment
@@ -29,10 +29,10 @@ spec:
   metrics: [{type: Resource, resource: {name: cpu, target: {type: AverageValue, averageValue: 1m}}}]
 `
 
-// testMetrics: kubectl top shows the node and its pods, and an autoscaler goes by the CPU that they use.
+// testMetrics: kubectl top shows the node and its pods, and an autoscaler follows their CPU usage.
 func (l *lab) testMetrics() {
 	l.input(scalerManifest, "kubectl", "apply", "-f", "-")
-	const long = 2 * time.Minute // a kubelet counts every 10 to 20 s, and two counts are needed
+	const long = 2 * time.Minute // a kubelet samples every 10 to 20 s, and a rate needs two samples
 	for want, args := range map[string][]string{
 		`(?m)^node-1 +\d+m +\d+% +\d+Mi +\d+%`: {"kubectl", "top", "node", "node-1"},
 		`(?m)^scaled-\S+ +\d+m +\d+Mi`:         {"kubectl", "top", "pods", "-l", "app=scaled"},

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestLeaveTogether: labs that go at the same time pass what they made on the machine to one that stays, and the last one
-// removes it; nothing of another lab's state is written over.
+// TestLeaveTogether: labs that go down at the same time pass their directories to a lab that stays. The last lab
+// removes the directories. No lab overwrites another lab's state.
 func TestLeaveTogether(t *testing.T) {
 	root := t.TempDir()
 	var labs []Lab
@@ -25,7 +25,7 @@ func TestLeaveTogether(t *testing.T) {
 			}
 		}
 		t.Cleanup(func() { os.RemoveAll(l.Dir()) })
-		for n := range 300 { // removing them takes a while
+		for n := range 300 { // the removal takes a while
 			if err := os.MkdirAll(l.path(fmt.Sprintf("nodes/%d", n)), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -44,7 +44,7 @@ func TestLeaveTogether(t *testing.T) {
 		})
 	}
 	together.Wait()
-	// Another program's lab that stays removes them when it goes.
+	// A lab of another program may stay, and removes the directories when it goes down.
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		left, err := filepath.Glob(root + "/*")
 		if err != nil {
@@ -61,7 +61,7 @@ func TestLeaveTogether(t *testing.T) {
 	}
 }
 
-// others is what all labs of the machine have taken over.
+// others returns the directories that all labs of the machine have taken over.
 func others(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("/var/lib/fairway-lab*/" + inheritedFile + "*")
@@ -70,7 +70,7 @@ func others(t *testing.T) string {
 	}
 	var all strings.Builder
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // that lab may be going too
+		text, _ := os.ReadFile(file) // that lab may also be going down
 		all.Write(text)
 	}
 	return all.String()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// testNodes adds a node to a lab of two nodes, uses it, and takes another away. The pod web and its node port are there.
+// testNodes adds a node to a lab of two nodes, uses it, and removes another node. The pod web and its node port exist.
 func (l *lab) testNodes() {
 	if out := l.run("add-node"); !strings.Contains(out, "node-3 is Ready") {
 		l.Errorf("add-node says %q", out)
@@ -34,7 +34,7 @@ func (l *lab) testNodes() {
 	}
 }
 
-// testImages: node 3 has the images that node 1 has, in the same files; those that it removes, node 1 keeps.
+// testImages: node 3 has the images of node 1, in the same files. Node 1 keeps an image that node 3 removes.
 func (l *lab) testImages() {
 	const busybox = "docker.io/library/busybox:latest"
 	images := func(n string) string { // containerd 2 warns of cgroup v1
@@ -69,7 +69,7 @@ func (l *lab) testImages() {
 	l.run("kubectl", "delete", "pod", "kept", "--now")
 }
 
-// testRedeploy brings the same image in again, with a changed overlay: the agents become others, the change stays.
+// testRedeploy loads the same image again with a changed overlay. The agents restart, and the change stays.
 func (l *lab) testRedeploy() {
 	file := filepath.Join(l.dir(), "overlay/kustomization.yaml")
 	text, err := os.ReadFile(file)
@@ -92,7 +92,7 @@ func (l *lab) testRedeploy() {
 	}
 }
 
-// testLoad loads an OCI layout, and refuses what is none.
+// testLoad loads an OCI layout, and refuses other directories.
 func (l *lab) testLoad() {
 	dir := l.TempDir()
 	l.refused("is no OCI layout", "load", dir)

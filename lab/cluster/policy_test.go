@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestNetworkPolicy follows docs/networkpolicy.md in a lab. Of a command that ends with the
-// remark "allowed" or "denied" the outcome must become that; all others must succeed. Then a node is
-// rebooted. Mode nftables; others with FAIRWAY_POLICY_MODE.
+// TestNetworkPolicy runs the commands of docs/networkpolicy.md in a lab. A command with the remark "allowed" or
+// "denied" must reach that outcome, and every other command must succeed. Then the test reboots a node. The mode is
+// nftables, or FAIRWAY_POLICY_MODE.
 func TestNetworkPolicy(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
@@ -26,8 +26,8 @@ func TestNetworkPolicy(t *testing.T) {
 	l.gone()
 }
 
-// TestPolicyAlone is the same where the agent enforces policies and nothing else: beside the real kube-proxy, and the reference
-// plugins bridge and host-local.
+// TestPolicyAlone runs the same commands with an agent that only enforces policies. The lab has the real kube-proxy,
+// and the reference plugins bridge and host-local.
 func TestPolicyAlone(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
@@ -43,7 +43,7 @@ func TestPolicyAlone(t *testing.T) {
 	l.gone()
 }
 
-// followPolicies follows docs/networkpolicy.md.
+// followPolicies runs the commands of docs/networkpolicy.md.
 func (l *lab) followPolicies() {
 	text, err := os.ReadFile("../../docs/networkpolicy.md")
 	if err != nil {
@@ -62,13 +62,13 @@ func (l *lab) followPolicies() {
 	}
 }
 
-// A policyWalk follows a document.
+// A policyWalk runs the commands of a document.
 type policyWalk struct {
 	*lab
-	bin string // has kubectl
+	bin string // directory with kubectl
 }
 
-// follow runs a block, line by line where a line says what becomes of it.
+// follow runs a block. If its lines have remarks, it runs the block line by line.
 func (w *policyWalk) follow(name, commands string) {
 	w.Helper()
 	var script strings.Builder
@@ -90,7 +90,7 @@ func (w *policyWalk) follow(name, commands string) {
 	flush()
 }
 
-// becomes waits until a command succeeds, or fails: policies take a moment, and names too.
+// becomes waits until a command succeeds, or fails, because policies and names take a moment.
 func (w *policyWalk) becomes(name, command string, succeeds bool) {
 	w.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// testPublished reaches the Service web at a port of this machine's loopback, and reads
-// what programs read of the lab.
+// testPublished reaches the Service web at a port of this machine's loopback. It also checks the lab's output for
+// programs.
 func (l *lab) testPublished(port int) {
 	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 	client := http.Client{Timeout: 5 * time.Second}
@@ -57,7 +57,7 @@ func (l *lab) testPublished(port int) {
 	}
 }
 
-// json decodes what a command writes.
+// json decodes the output of a command.
 func (l *lab) json(into any, args ...string) {
 	l.Helper()
 	out, err := l.cmd(args...).Output()

@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// localManifest is a second Service of the pods of routerManifest, with the other policy.
+// localManifest is a second Service for the pods of routerManifest, with externalTrafficPolicy Local.
 const localManifest = `
 apiVersion: v1
 kind: Service
@@ -27,15 +27,15 @@ spec:
   ports: [{port: 80}]
 `
 
-// An outsideRequest is one of a client outside: when it was sent, how long it took, and how it failed.
+// An outsideRequest is a request of the client outside: its start, its duration and its error.
 type outsideRequest struct {
 	at   time.Time
 	took time.Duration
 	err  error
 }
 
-// An outsider is a client outside that makes a connection and a request every so often, each from a port of its own and
-// beside those that wait for an answer.
+// An outsider is a client outside that makes a connection and a request at regular intervals. Each has its own port,
+// and does not wait for earlier requests.
 type outsider struct {
 	stop chan struct{}
 	all  sync.WaitGroup
@@ -68,7 +68,7 @@ func (l *lab) outsider(vip string, every time.Duration) *outsider {
 	return o
 }
 
-// end ends the requests, and returns them in the order of their sending.
+// end stops the requests, and returns them in the order of their start.
 func (o *outsider) end() []outsideRequest {
 	close(o.stop)
 	o.all.Wait()
@@ -76,10 +76,10 @@ func (o *outsider) end() []outsideRequest {
 	return o.done
 }
 
-// slow is what a request takes whose first packet was lost: TCP sends it again after a second.
+// slow is the shortest duration of a request with a lost first packet, because TCP repeats the packet after a second.
 const slow = 900 * time.Millisecond
 
-// vips waits until a client outside has an answer from the Services, and returns their addresses.
+// vips waits until a client outside gets an answer from each Service, and returns their addresses.
 func (l *lab) vips(services ...string) (all []string) {
 	l.Helper()
 	for _, s := range services {
@@ -96,8 +96,8 @@ func loadavg() string {
 	return first
 }
 
-// TestReplaced: all speakers, and then all agents, are replaced one after the other, while a client outside makes
-// requests to addresses under both policies: none fails, and none waits for a packet to be sent again.
+// TestReplaced replaces all speakers and then all agents, one after the other. Meanwhile a client outside sends
+// requests to addresses with both policies. No request may fail or wait for a repeated packet.
 func TestReplaced(t *testing.T) {
 	for _, way := range []string{"l2", "bgp", "bgp-graceful-restart"} {
 		t.Run(way, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestReplaced(t *testing.T) {
 			l.input(routerManifest+"---"+localManifest, "kubectl", "apply", "-f", "-")
 			l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
 			vips := l.vips("web", "local")
-			if restarts != "" { // without it a speaker that ends takes its routes back, and the router chooses anew for open connections
+			if restarts != "" { // without it, an ending speaker withdraws its routes, and the router selects new next hops for open connections
 				peer := l.run("kubectl", "-n", "metallb-system", "get", "bgppeer", "router", "-o", "json")
 				l.input(strings.Replace(peer, `"spec": {`, `"spec": {"enableGracefulRestart": true,`, 1), "kubectl", "replace", "--force", "-f", "-")
 			}
