@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestStaleAgreesWithChecker: what Stale finds by comparing two tables, a Checker of the
-// later one finds by looking at each flow that the earlier one allowed, wherever it can know.
+// TestStaleAgreesWithChecker: Stale finds the wrong flows between two tables. A Checker of the later table must find
+// the same flows among the allowed flows of the earlier table, except where it lacks the knowledge.
 func TestStaleAgreesWithChecker(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testnet.Seed(t), 9))
 	local := func(netip.Addr) bool { return true }
@@ -31,7 +31,7 @@ func TestStaleAgreesWithChecker(t *testing.T) {
 		}
 		for f := range from.Frontends() {
 			if owner, is := owners[f.Key()]; !is && !f.ClusterIP || f.Proto == api.TCP && owner != f.Service.Name {
-				continue // a Checker cannot know whose the flow was
+				continue // a Checker cannot know the flow's earlier Service
 			}
 			for _, a := range f.FlowEndpoints() {
 				exists := flow.Flow{Proto: f.Proto, Frontend: f.Addr, Endpoint: a}
@@ -41,7 +41,7 @@ func TestStaleAgreesWithChecker(t *testing.T) {
 				}
 				got, wrong := checker.Check(exists, local)
 				if got.OnlyUnanswered && !is && !routed(f, a) {
-					continue // it was so before too
+					continue // the flow was wrong before too
 				}
 				if wrong != is || want.OnlyUnanswered != got.OnlyUnanswered || is && (want.Unconfirmed && !got.Unconfirmed || want.Namespace != got.Namespace && f.Proto == api.TCP) {
 					t.Fatalf("%v: Stale %v %+v, Checker %v %+v\nfrom %v\nto %v", exists, is, want, wrong, got, from.Sorted(), to.Sorted())
@@ -71,8 +71,7 @@ func routed(f *service.Frontend, a netip.AddrPort) bool {
 	return slices.ContainsFunc(slices.Concat(f.Internal.Endpoints, f.External.Endpoints), func(e service.Endpoint) bool { return e.Addr == a })
 }
 
-// randomTable has up to three Services with few addresses and endpoints, so that tables share
-// most of them.
+// randomTable has up to three Services with few addresses and endpoints, so that two tables share most of them.
 func randomTable(rng *rand.Rand) *service.Table {
 	b := service.NewBuilder()
 	for i := range 3 {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestChecker: which flows a table allows, each by itself.
+// TestChecker: the flows that a table allows, each by itself.
 func TestChecker(t *testing.T) {
 	name := api.Name{Namespace: "shop", Name: "dns"}
 	ap := netip.MustParseAddrPort
@@ -30,7 +30,7 @@ func TestChecker(t *testing.T) {
 	pod := func(last byte, ready bool) service.SliceEndpoint {
 		return service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, last}), Ready: ready, Serving: ready}
 	}
-	two := []service.SliceEndpoint{pod(1, true), pod(2, false)} // 2 is in the Service, and not ready
+	two := []service.SliceEndpoint{pod(1, true), pod(2, false)} // endpoint 2 is in the Service but not ready
 	const right, wrong, unconfirmed, unanswered = "right", "wrong", "wrong if shop has no such pod", "wrong if not answered"
 	for _, c := range []struct {
 		what     string

@@ -14,24 +14,23 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// patience is for what must come. It is long: a loaded machine is no failure.
+// patience is the time limit for an expected event. It is long, because a loaded machine is no failure.
 const patience = 30 * time.Second
 
-// An answer is what the API server says of a pod.
+// An answer is the API server's answer about a pod.
 type answer struct {
 	exists, terminating bool
 	err                 error
-	hangs               bool // until the question is given up
+	hangs               bool // until the caller gives up
 }
 
-// cluster answers questions about pods: for each, one answer after the other, the last one
-// again and again.
+// cluster answers questions about pods. Each pod has a list of answers, and the last answer repeats.
 type cluster struct {
 	mu      sync.Mutex
 	answers map[string][]answer
 	asked   map[string]int
-	atOnce  int // questions that are being asked now
-	most    int // of those
+	atOnce  int // number of open questions
+	most    int // the largest value of atOnce
 	changed chan struct{}
 }
 
@@ -63,7 +62,7 @@ func (c *cluster) Pod(ctx context.Context, namespace, name string, addr netip.Ad
 	return a.exists, a.terminating, a.err
 }
 
-// times returns how often a pod was asked about.
+// times returns the number of questions about a pod.
 func (c *cluster) times(key string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +82,8 @@ func (c *cluster) until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// ask starts a Reconciler on a Service whose endpoints are gone but for those left, and has
-// it search for the connections to all.
+// ask starts a Reconciler on a Service without endpoints, except those in left. The Reconciler searches for the
+// connections to all of them.
 func ask(t *testing.T, c *cluster, short periods, gone []byte, left ...byte) *rig {
 	t.Helper()
 	r := newRig(tableOf(api.TCP), c)
@@ -118,8 +117,7 @@ func pod(last byte) string { return fmt.Sprintf("ns/pod-%d@10.244.1.%d", last, l
 
 func connection(last byte) string { return fmt.Sprintf("10.96.0.10:53/TCP>10.244.1.%d:5353", last) }
 
-// reconcile waits for Wake and reconciles, until the connections to those endpoints, and to
-// no others, have ended.
+// reconcile waits for Wake and reconciles, until exactly the connections to the wanted endpoints have ended.
 func (r *rig) reconcile(t *testing.T, want ...byte) {
 	t.Helper()
 	var all, ended []string
@@ -145,22 +143,21 @@ func (r *rig) reconcile(t *testing.T, want ...byte) {
 
 var short = periods{deadline: patience, firstPause: time.Millisecond, longestPause: 2 * time.Millisecond}
 
-// TestAnswers: a connection ends if its pod is gone, however long that took to find out,
-// and goes on if the pod lives.
+// TestAnswers: a connection ends if its pod is gone, however long the answer took. It continues if the pod lives.
 func TestAnswers(t *testing.T) {
 	alive, gone, ending, failed := answer{exists: true}, answer{}, answer{exists: true, terminating: true}, answer{err: errors.New("injected")}
 	c := newCluster(map[string][]answer{
 		pod(1): {gone},
 		pod(2): {failed, failed, gone},
 		pod(3): {ending, failed, ending, gone},
-		pod(4): {alive, gone}, // the first answer was of a moment ago
+		pod(4): {alive, gone}, // the first answer is out of date
 		pod(5): {alive},
 		pod(6): {failed, alive},
 	})
 	r := ask(t, c, short, []byte{1, 2, 3, 4, 5, 6}, 7)
 	r.reconcile(t, 1, 2, 3, 4)
 	c.until(t, "the agent asks twice about pods that live", func() bool { return c.times(pod(5)) == 2 && c.times(pod(6)) == 3 })
-	// The answers may still be on their way back.
+	// The answers may still be on their way.
 	for deadline := time.Now().Add(patience); r.confirmer.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("there are still questions")
@@ -175,7 +172,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestHangingQuestion: a question that is not answered delays no other's.
+// TestHangingQuestion: a question without an answer does not delay other questions.
 func TestHangingQuestion(t *testing.T) {
 	c := newCluster(map[string][]answer{pod(1): {{hangs: true}}, pod(2): {{hangs: true}}, pod(3): {{}}})
 	r := ask(t, c, periods{deadline: time.Hour, firstPause: time.Hour, longestPause: time.Hour}, []byte{1, 2}, 3, 4)
@@ -189,8 +186,7 @@ func TestHangingQuestion(t *testing.T) {
 	}
 }
 
-// TestManyHangingQuestions: even if more hang than are asked at a time, each gives way to
-// the others when its deadline has come.
+// TestManyHangingQuestions: more questions hang than may be open at a time. Each makes room for others at its deadline.
 func TestManyHangingQuestions(t *testing.T) {
 	answers := map[string][]answer{}
 	var gone []byte
@@ -206,8 +202,8 @@ func TestManyHangingQuestions(t *testing.T) {
 	}
 }
 
-// TestRightAgain: an endpoint that comes back while its pod is asked about keeps its
-// connections, and is asked about anew when it leaves again.
+// TestRightAgain: an endpoint that returns while the question about its pod is open keeps its connections. When it
+// leaves again, there is a new question.
 func TestRightAgain(t *testing.T) {
 	c := newCluster(map[string][]answer{pod(1): {{hangs: true}, {}}})
 	r := ask(t, c, periods{deadline: time.Hour, firstPause: time.Hour, longestPause: time.Hour}, []byte{1}, 2)
@@ -225,7 +221,7 @@ func TestRightAgain(t *testing.T) {
 	}
 }
 
-// TestRightAgainConfirmed: the same, when the answer has come and nothing was done yet.
+// TestRightAgainConfirmed: as TestRightAgain, but the answer has arrived and has not been used.
 func TestRightAgainConfirmed(t *testing.T) {
 	c := newCluster(map[string][]answer{pod(1): {{}}})
 	r := ask(t, c, short, []byte{1}, 2)
@@ -239,8 +235,7 @@ func TestRightAgainConfirmed(t *testing.T) {
 	r.expect(t, "the endpoint is back", 1)
 }
 
-// TestGivenUp: connections to a pod of which nothing can be known are kept, and it is not
-// asked about for ever.
+// TestGivenUp: connections to a pod without any answer are kept, and the questions end.
 func TestGivenUp(t *testing.T) {
 	c := newCluster(map[string][]answer{pod(1): {{err: errors.New("injected")}}})
 	r := ask(t, c, short, []byte{1}, 2)
@@ -257,12 +252,12 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// deniedError is that of an agent without the right to read pods.
+// deniedError is the error of an agent without the right to read pods.
 type deniedError struct{ error }
 
 func (deniedError) Denied() bool { return true }
 
-// TestDenied: without the right to ask, connections are kept, and nothing is asked again.
+// TestDenied: without the right to ask, connections are kept, and there is no second question.
 func TestDenied(t *testing.T) {
 	c := newCluster(map[string][]answer{pod(1): {{err: fmt.Errorf("look: %w", deniedError{errors.New("injected")})}}})
 	r := ask(t, c, short, []byte{1}, 2)
@@ -278,7 +273,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestNoLookup: where pods cannot be asked about, unconfirmed connections are kept.
+// TestNoLookup: without a PodLookup, unconfirmed connections are kept.
 func TestNoLookup(t *testing.T) {
 	r := newRig(tableOf(api.TCP, 1, 2), nil)
 	r.exist[Key{Proto: api.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(1)}] = true

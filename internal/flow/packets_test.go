@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// patience is for what must come. It is long: a loaded machine is no failure.
+// patience is the time limit for an expected event. It is long, because a loaded machine is no failure.
 const patience = 30 * time.Second
 
-// An endpoint is one of the Service, and its pod's name.
+// An endpoint of the Service, with the name of its pod.
 type endpoint struct {
 	service.SliceEndpoint
 	pod string
@@ -44,10 +44,10 @@ type cluster struct {
 	endpoints []endpoint
 	changed   bool
 	alive     map[netip.Addr]bool
-	hangs     map[string]bool // pods about which the API server never answers
+	hangs     map[string]bool // pods for which the API server never answers
 	nameless  bool            // the endpoints refer to no pods
 	asked     atomic.Int32
-	hanging   atomic.Int32 // questions without an answer
+	hanging   atomic.Int32 // number of questions without an answer
 }
 
 func (c *cluster) Synced() <-chan struct{}          { return c.synced }
@@ -95,7 +95,7 @@ func slicePorts() []service.SlicePort {
 	return []service.SlicePort{{Name: "tcp", Proto: api.TCP, Port: 8080}, {Name: "udp", Proto: api.UDP, Port: 8080}}
 }
 
-// Pod implements flow.PodLookup: it is the API server's answer.
+// Pod implements flow.PodLookup with the API server's answer.
 func (c *cluster) Pod(ctx context.Context, namespace, name string, addr netip.Addr) (exists, terminating bool, err error) {
 	c.mu.Lock()
 	hangs := c.hangs[name]
@@ -110,7 +110,7 @@ func (c *cluster) Pod(ctx context.Context, namespace, name string, addr netip.Ad
 	return exists, false, nil
 }
 
-// change changes something and wakes the loop.
+// change applies a change and wakes the loop.
 func (c *cluster) change(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,14 +122,14 @@ func (c *cluster) change(f func()) {
 	}
 }
 
-// stage is a node with an agent's loop, and pods a and b of the Service.
+// stage is a node with an agent's loop, and the Service's pods a and b.
 type stage struct {
 	*testnet.Net
 	t               *testing.T
 	api             *cluster
 	pods            []netip.Prefix // Settings.Pods
 	node, a, b, pod *testnet.Host
-	vips            map[bool]netip.Addr // by whether it is IPv4
+	vips            map[bool]netip.Addr // the key is true for IPv4
 }
 
 func newStage(t *testing.T, closing service.TerminationPolicy) *stage {
@@ -168,7 +168,7 @@ func ready(ready bool) service.SliceEndpoint {
 	return service.SliceEndpoint{Node: "node", Ready: ready, Serving: ready}
 }
 
-// endpoints makes the Service have a and b, each as it is given; nil: not at all.
+// endpoints sets the Service's endpoints a and b. A nil endpoint is removed.
 func (s *stage) endpoints(a, b *service.SliceEndpoint) {
 	s.api.change(func() {
 		s.api.endpoints = nil
@@ -184,7 +184,7 @@ func (s *stage) endpoints(a, b *service.SliceEndpoint) {
 	})
 }
 
-// start runs an agent's loop on the node, with or without what ends flows.
+// start runs an agent's loop on the node, with or without the part that ends flows.
 func (s *stage) start(ends bool) (stop func()) {
 	s.t.Helper()
 	log := slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -228,7 +228,7 @@ func (s *stage) start(ends bool) (stop func()) {
 	return stop
 }
 
-// dial connects until by answers: the rules may not be there yet.
+// dial connects until by answers, because the rules may not exist yet.
 func (s *stage) dial(h *testnet.Host, network string, to netip.AddrPort, by string) *testnet.Conn {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -246,7 +246,7 @@ func (s *stage) dial(h *testnet.Host, network string, to netip.AddrPort, by stri
 	}
 }
 
-// goes asks until by answers: the flow may not have ended yet.
+// goes sends requests until by answers, because the flow may not have ended yet.
 func (s *stage) goes(c *testnet.Conn, by string) {
 	s.t.Helper()
 	s.eventually(by+" answers", func() bool { return c.Ask(time.Second).By == by })
@@ -262,13 +262,12 @@ func (s *stage) eventually(what string, is func() bool) {
 	}
 }
 
-// TestConnectionsEnd: what becomes of established connections by what became of their
-// endpoint.
+// TestConnectionsEnd: the fate of established connections for each fate of their endpoint.
 func TestConnectionsEnd(t *testing.T) {
 	yes, no := ready(true), ready(false)
 	for name, c := range map[string]struct {
 		closing service.TerminationPolicy
-		left    *service.SliceEndpoint // what is left of the endpoint
+		left    *service.SliceEndpoint // the endpoint after the change
 		alive   bool
 		ends    bool
 	}{
@@ -306,12 +305,12 @@ func TestConnectionsEnd(t *testing.T) {
 				}
 				return
 			}
-			s.dial(s.Outside, "tcp", netip.AddrPortFrom(s.vips[true], 80), "b") // the pass was made
+			s.dial(s.Outside, "tcp", netip.AddrPortFrom(s.vips[true], 80), "b") // shows that the pass is done
 			if c.left != &yes {
-				s.goes(udp, "b") // and the walk
+				s.goes(udp, "b") // shows that the search is done
 			}
 			if c.alive && c.closing == service.TerminateGone {
-				// Twice about each address: an answer may be of a moment ago.
+				// Two questions for each address, because the first answer may be out of date.
 				s.eventually("the API server was asked", func() bool { return s.api.asked.Load() == 4 })
 			}
 			for _, conn := range all {
@@ -323,8 +322,8 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 }
 
-// TestAgentKilled: flows that became wrong just before an agent was killed end when the
-// next one starts, although it finds all rules as they should be.
+// TestAgentKilled: flows became wrong just before an agent was killed. They end when the next agent starts, although
+// the next agent finds all rules correct.
 func TestAgentKilled(t *testing.T) {
 	s := newStage(t, service.TerminateGone)
 	yes := ready(true)
@@ -348,7 +347,7 @@ func TestAgentKilled(t *testing.T) {
 			t.Fatalf("before the next start: %v; this would prove nothing", got)
 		}
 	}
-	s.api.change(func() {}) // a new agent lists everything
+	s.api.change(func() {}) // a new agent lists all objects
 	s.start(true)
 	for _, c := range udp {
 		s.goes(c, "b")
@@ -360,8 +359,8 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// TestUDP: a client that keeps its port is refused when the Service has no endpoint any more,
-// and answered when it has one again.
+// TestUDP: a client keeps its port. It is refused when the Service has no endpoint, and gets an answer when the Service
+// has one again.
 func TestUDP(t *testing.T) {
 	s := newStage(t, service.TerminateGone)
 	yes := ready(true)
@@ -381,8 +380,8 @@ func TestUDP(t *testing.T) {
 	for _, c := range all {
 		s.goes(c, "b")
 	}
-	s.api.change(func() { // both addresses of UDP are gone
-		without := *s.api.service // what the loop has read does not change
+	s.api.change(func() { // remove both UDP addresses
+		without := *s.api.service // the loop's earlier object must not change
 		without.Ports = without.Ports[:1]
 		s.api.service = &without
 	})
@@ -391,8 +390,8 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// TestEndpointsThatAreNoPods: that there is no pod with its address says nothing about an
-// endpoint outside the cluster, which a user writes into an EndpointSlice.
+// TestEndpointsThatAreNoPods: a user may write an endpoint outside the cluster into an EndpointSlice. A missing pod
+// with its address does not prove that the endpoint is gone.
 func TestEndpointsThatAreNoPods(t *testing.T) {
 	s := newStage(t, service.TerminateGone)
 	s.pods = []netip.Prefix{netip.MustParsePrefix("10.245.0.0/16")} // a and b are outside
@@ -407,14 +406,14 @@ func TestEndpointsThatAreNoPods(t *testing.T) {
 	s.endpoints(nil, &yes)
 	udp := s.dial(s.pod, "udp", to, "b")
 	s.endpoints(nil, nil)
-	s.eventually("UDP is refused", func() bool { return udp.Ask(time.Second).Outcome == testnet.Refused }) // a search was made
+	s.eventually("UDP is refused", func() bool { return udp.Ask(time.Second).Outcome == testnet.Refused }) // shows that a search was made
 	if got := toA.Ask(patience); got.By != "a" || s.api.asked.Load() > 0 {
 		t.Errorf("%v, %d questions; want the connection to go on, and none", got, s.api.asked.Load())
 	}
 }
 
-// TestUnansweredQuestion: a pod about which the API server does not answer delays no other's
-// reset.
+// TestUnansweredQuestion: a question without an answer about one pod does not delay the reset of another pod's
+// connections.
 func TestUnansweredQuestion(t *testing.T) {
 	s := newStage(t, service.TerminateGone)
 	yes := ready(true)

@@ -14,11 +14,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// rig is a Reconciler with one Ender, which is the test's, and a clock of its own.
+// rig is a Reconciler with the test as its Ender, and with a fake clock.
 type rig struct {
 	*Reconciler
 	now      time.Time
-	takes    time.Duration // each search
+	takes    time.Duration // duration of each search
 	fails    error
 	ended    []string // by the last search, sorted
 	exist    map[Key]bool
@@ -52,7 +52,7 @@ func (r *rig) AuditFlows(context.Context, *Checker) (Result, error) {
 	return Result{}, r.fails
 }
 
-// newRig returns a rig for a kernel whose rules are those of held; nil: that is not known.
+// newRig returns a rig for a kernel with the rules of held. A nil held means that the rules are unknown.
 func newRig(held *service.Table, pods PodLookup) *rig {
 	r := &rig{now: time.Unix(1_000_000, 0), takes: time.Millisecond, exist: map[Key]bool{}}
 	r.Reconciler = New(Config{Log: slog.New(slog.DiscardHandler), Enders: []Ender{r}, Pods: pods})
@@ -82,7 +82,7 @@ func tableOf(proto api.Proto, last ...byte) *service.Table {
 	return b.Table(service.Settings{})
 }
 
-// pass is one pass of the loop, whose Sync succeeds or not.
+// pass is one pass of the loop, with a Sync that succeeds or fails.
 func (r *rig) pass(t *testing.T, table *service.Table, succeeds bool) time.Duration {
 	t.Helper()
 	r.Wanted(table)
@@ -105,8 +105,8 @@ const (
 	untranslated = "10.96.0.10:53/UDP>invalid AddrPort"
 )
 
-// TestFlowsOfFailedPasses: what a pass that failed may have written makes flows that the
-// next one must end; what is right again is not ended.
+// TestFlowsOfFailedPasses: a failed pass may have written some rules. The next pass must end the flows that these rules
+// made, except flows that are right again.
 func TestFlowsOfFailedPasses(t *testing.T) {
 	r := newRig(table(1), nil)
 	r.pass(t, table(1), true)
@@ -116,15 +116,14 @@ func TestFlowsOfFailedPasses(t *testing.T) {
 	r.pass(t, table(), false)
 	r.expect(t, "before a pass succeeds", 0)
 	r.pass(t, table(1), true)
-	// In between there may have been no endpoint, so that a client's flow was not translated.
+	// There may have been a time without an endpoint, so a client's flow may be untranslated.
 	r.expect(t, "2 came and went, 1 went and came", 1, to2, untranslated)
 	r.now = r.now.Add(time.Second)
 	r.pass(t, table(1), true)
 	r.expect(t, "nothing new", 1, to2, untranslated)
 }
 
-// TestFlowsOfLongAgo: flows that became wrong while no agent ran are found by what the
-// kernel holds, and by one look at all of them.
+// TestFlowsOfLongAgo: flows became wrong while no agent ran. The kernel's rules and one audit of all flows reveal them.
 func TestFlowsOfLongAgo(t *testing.T) {
 	r := newRig(table(1, 2), nil)
 	r.pass(t, table(1), false)
@@ -146,7 +145,7 @@ func TestFlowsOfLongAgo(t *testing.T) {
 	r.expect(t, "what the kernel held is not known", 1, untranslated)
 }
 
-// TestSearchFails: it is tried again, without another change, and loses nothing.
+// TestSearchFails: a failed search is repeated without another change, and loses no flow.
 func TestSearchFails(t *testing.T) {
 	r := newRig(table(1, 2), nil)
 	r.fails = errors.New("injected")
@@ -172,9 +171,8 @@ func TestSearchFails(t *testing.T) {
 	}
 }
 
-// TestSearchesAreBounded: the first search is at once, those of a burst are one, and
-// searching takes a twentieth of the time, unless searches are so slow that a flow waited
-// too long.
+// TestSearchesAreBounded: the first search is immediate, and a burst of changes leads to one search. Searches take a
+// twentieth of the time. If they are very slow, they take more, so that no flow waits too long.
 func TestSearchesAreBounded(t *testing.T) {
 	for _, c := range []struct{ takes, wait time.Duration }{
 		{time.Millisecond, 19 * time.Millisecond}, {10 * time.Millisecond, 190 * time.Millisecond}, {time.Second, longestPause},
@@ -208,7 +206,7 @@ func (o *other) EndFlows(context.Context, []Flow) (Result, error) {
 // AuditFlows implements Ender.
 func (o *other) AuditFlows(context.Context, *Checker) (Result, error) { return Result{}, nil }
 
-// TestEnders: each is asked, also after another has failed, and what they ended is added up.
+// TestEnders: every Ender is called, even after another has failed, and their results are added up.
 func TestEnders(t *testing.T) {
 	r, o := newRig(table(1, 2), nil), &other{}
 	r.cfg.Enders = []Ender{o, r}

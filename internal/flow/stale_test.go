@@ -27,7 +27,7 @@ func dns(change ...func(*service.Service)) *service.Service {
 	return svc
 }
 
-// tableOf is the table of the Service with the given endpoints.
+// tableOf returns the table of the Service with the given endpoints.
 func tableOf(svc *service.Service, eps ...service.SliceEndpoint) *service.Table {
 	return tableWith(service.Settings{}, svc, eps...)
 }
@@ -46,14 +46,13 @@ func tableWith(s service.Settings, svc *service.Service, eps ...service.SliceEnd
 	return b.Table(s)
 }
 
-// pod is an endpoint; those from 100 on are no pods.
+// pod returns an endpoint. Endpoints from 100 on are not pods.
 func pod(last byte, ready, serving, terminating bool) service.SliceEndpoint {
 	return service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, last}), Ready: ready, Serving: serving, Terminating: terminating}
 }
 
-// flowsOf writes flows of one protocol as "vip>1" and "node>2": frontend and the last
-// number of the endpoint, "?" for an unconfirmed one, "!" for addresses no longer served, "~" for
-// connections that were not answered.
+// flowsOf writes flows of one protocol as "vip>1" and "node>2": the frontend and the last number of the endpoint. "?"
+// marks an unconfirmed flow, "!" an address that is no longer served, and "~" an unanswered connection.
 func flowsOf(flows []flow.Flow, proto api.Proto) string {
 	var out []string
 	for _, f := range flows {
@@ -146,7 +145,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// readBack is the table without what the kernel does not hold.
+// readBack returns the table without the fields that the kernel does not hold.
 func readBack(t *service.Table) *service.Table {
 	var all []*service.Frontend
 	for f := range t.Frontends() {
@@ -157,8 +156,7 @@ func readBack(t *service.Table) *service.Table {
 	return service.NewTable(t.Settings, all)
 }
 
-// An address that another Service has now, while the first one still has the endpoint
-// at its NodePort.
+// An address moves to another Service, while the first Service still has the endpoint at its NodePort.
 func TestStaleNewOwner(t *testing.T) {
 	from := tableOf(dns(), pod(1, true, true, false))
 	elsewhere := dns(func(s *service.Service) { s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11")} })

@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestUnanswered: a connection to an endpoint that does not answer its first packet, as on a node that has died, is made
-// with another one when the endpoint gets no new ones any more; also while the agent that finds it is the next one.
+// TestUnanswered: an endpoint does not answer a connection's first packet, as on a dead node. When the endpoint gets no
+// new connections any more, the connection goes to another endpoint. This also works if the agent restarts in between.
 func TestUnanswered(t *testing.T) {
 	yes, no := ready(true), ready(false)
 	for _, killed := range []bool{false, true} {
@@ -72,7 +72,7 @@ func (s *stage) silent(h *testnet.Host) {
 	}; }`)
 }
 
-// dropped reports whether the rule of silent for a family has dropped something.
+// dropped reports whether the rule of silent for a family has dropped a packet.
 func (s *stage) dropped(h *testnet.Host, family string) bool {
 	s.t.Helper()
 	rule := map[string]string{"ip": "nfproto ipv4", "ip6": "nfproto ipv6"}[family]

@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// BenchmarkDelete is what one flow costs in tables of several sizes: found by the
-// kernel, and found by reading everything.
+// BenchmarkDelete measures the deletion of one flow in tables of several sizes, with the kernel's filter and with a
+// dump of the whole table.
 func BenchmarkDelete(b *testing.B) {
 	for _, others := range []int{0, 1000, 100_000} {
 		w := newWorld(b, testnet.NewNamespace(b, "node"), Config{})
@@ -38,8 +38,8 @@ func BenchmarkDelete(b *testing.B) {
 	}
 }
 
-// BenchmarkDump shows maxDumps: one dump that copies all UDP flows costs as much as so
-// many that the kernel filters.
+// BenchmarkDump justifies maxDumps. One dump that copies all UDP flows costs as much as this number of dumps with the
+// kernel's filter.
 func BenchmarkDump(b *testing.B) {
 	for _, others := range []int{1000, 10_000, 100_000} {
 		w := newWorld(b, testnet.NewNamespace(b, "node"), Config{})
@@ -71,7 +71,7 @@ func BenchmarkDump(b *testing.B) {
 	}
 }
 
-// BenchmarkMany deletes one flow each of 1,000 frontends, among 100,000 others.
+// BenchmarkMany deletes one flow for each of 1,000 frontends, among 100,000 other flows.
 func BenchmarkMany(b *testing.B) {
 	w := newWorld(b, testnet.NewNamespace(b, "node"), Config{})
 	w.create(crowd(100_000)...)
@@ -89,7 +89,7 @@ func BenchmarkMany(b *testing.B) {
 	}
 }
 
-// manyFlows are none of the crowd's.
+// manyFlows returns flows that are not in the crowd.
 func manyFlows(n int) []flow.Flow {
 	all := make([]flow.Flow, n)
 	for i := range all {

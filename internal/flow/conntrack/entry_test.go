@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestMarkForReset: the entries get the mark and an end, keep what else they have, and others
-// are not hit.
+// TestMarkForReset: the entries get the mark and a timeout, and keep their other attributes. Other entries do not
+// change.
 func TestMarkForReset(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	const mark, marked = 0x0800_0000, 0x4000
@@ -44,7 +44,7 @@ func TestMarkForReset(t *testing.T) {
 	}
 }
 
-// TestAudit reads everything and finds what it is told to find.
+// TestAudit reads all entries and finds the wanted ones.
 func TestAudit(t *testing.T) {
 	for _, k := range kernels {
 		w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
@@ -72,7 +72,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// find lists what is described.
+// find lists the entries that match the flows.
 func (w *world) find(flows ...flow.Flow) []Entry { return entries(w.matches(flows)) }
 
 func (w *world) matches(flows []flow.Flow) (found []Match) {

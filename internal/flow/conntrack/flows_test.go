@@ -13,16 +13,16 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// A place is a Service's addresses in one family, in a network with two pods.
+// A place holds a Service's addresses in one family, in a network with two pods.
 type place struct {
-	vip, nodePort netip.AddrPort // where clients ask
+	vip, nodePort netip.AddrPort // addresses that clients use
 	any           netip.AddrPort // the NodePort's frontend
 	a, b          netip.AddrPort // the pods' servers
 }
 
 const target = 5353
 
-// long is for what must come: an answer, or a refusal. A loaded machine is no failure.
+// long is the time limit for an expected answer or refusal. A loaded machine is no failure.
 const long = 30 * time.Second
 
 // stage is a node with two pods that serve UDP and TCP.
@@ -63,8 +63,8 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// lead makes the node translate: every frontend to the pod that choose returns, or
-// nowhere if that is nil.
+// lead makes the node translate every frontend to the pod that choose returns. If choose is nil, the node translates
+// nothing.
 func (s *stage) lead(choose func(place) netip.AddrPort) {
 	s.t.Helper()
 	var rules strings.Builder
@@ -119,7 +119,7 @@ func (s *stage) talkFrom(h *testnet.Host, network string, to netip.AddrPort) tal
 	return talker{c, s.t, fmt.Sprintf("%s to %v", network, to)}
 }
 
-// expect asks once more; by is the host that must answer, "" that the client is refused.
+// expect sends a request. The host called by must answer, or the client must be refused if by is "".
 func (c talker) expect(when, by string) {
 	c.t.Helper()
 	got := c.Ask(long)
@@ -128,8 +128,8 @@ func (c talker) expect(when, by string) {
 	}
 }
 
-// TestEndpointLeaves: real clients that keep their ports go to the new endpoint, each
-// after its own flow was described, and no other does.
+// TestEndpointLeaves: real clients keep their ports. Each client reaches the new endpoint only after the deletion of
+// its own flow.
 func TestEndpointLeaves(t *testing.T) {
 	s := newStage(t)
 	w := newWorld(t, s.node.Namespace, Config{})
@@ -167,9 +167,8 @@ func TestEndpointLeaves(t *testing.T) {
 	}
 }
 
-// TestServiceComes: a client that used a NodePort before it had an endpoint is answered once
-// the untranslated flow is gone. A flow through this node to the same port of another
-// machine is left alone.
+// TestServiceComes: a client uses a NodePort before the Service has an endpoint. It gets an answer once the
+// untranslated flow is deleted. A flow through this node to the same port of another machine stays.
 func TestServiceComes(t *testing.T) {
 	s := newStage(t)
 	w := newWorld(t, s.node.Namespace, Config{})
@@ -195,8 +194,7 @@ func TestServiceComes(t *testing.T) {
 	}
 }
 
-// TestNodePortElsewhere: what the node itself serves, on an address without NodePorts,
-// is not touched.
+// TestNodePortElsewhere: flows to the node's own server, on an address without NodePorts, stay.
 func TestNodePortElsewhere(t *testing.T) {
 	s := newStage(t)
 	s.lead(nil)

@@ -17,21 +17,21 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// A want is an entry to make: the client, the frontend it sends to, the endpoint that answers.
+// A want describes an entry to create: the client, its destination (the frontend), and the endpoint that answers.
 type want struct {
 	proto            api.Proto
 	client, to, by   netip.AddrPort
 	zone             uint16
 	zoneOrig         uint16 // of the original direction only
 	masqueradedAs    netip.AddrPort
-	timeoutInSeconds uint32 // 0: an hour
+	timeoutInSeconds uint32 // 0 means an hour
 }
 
 func (w want) String() string {
 	return fmt.Sprintf("%v %v > %v > %v zone %d/%d", w.proto, w.client, w.to, w.by, w.zone, w.zoneOrig)
 }
 
-// creation is the request that makes the entry.
+// creation returns the request that creates the entry.
 func (w want) creation() message {
 	back := w.client
 	if w.masqueradedAs.IsValid() {
@@ -74,7 +74,7 @@ type world struct {
 	*Table
 	ns     *testnet.Namespace
 	t      testing.TB
-	socket *socket // of the test
+	socket *socket // the test's own socket
 	log    *strings.Builder
 }
 
@@ -101,7 +101,7 @@ func (w *world) do(f func() error) {
 	}
 }
 
-// create makes entries, many at a time.
+// create creates entries, many at a time.
 func (w *world) create(all ...want) {
 	w.t.Helper()
 	for some := range slices.Chunk(all, requestsAtOnce) {
@@ -125,7 +125,7 @@ func (w *world) create(all ...want) {
 	}
 }
 
-// Delete deletes the entries that exist of the flows described.
+// Delete deletes the existing entries of the flows.
 func (w *world) Delete(ctx context.Context, flows []flow.Flow) (int, error) {
 	found, err := w.Find(ctx, flows)
 	if err != nil {

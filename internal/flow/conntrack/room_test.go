@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestRoom: that the table is nearly full is said once, when it begins, and that it is over when there is room.
+// TestRoom: a nearly full table is reported once, and so is its end.
 func TestRoom(t *testing.T) {
 	var log testnet.Log
 	var events, states []string
@@ -47,7 +47,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestRoomOfKernel: the kernel says how many flows there are where Room looks.
+// TestRoomOfKernel: the kernel reports the number of flows in the file that Room reads.
 func TestRoomOfKernel(t *testing.T) {
 	err := testnet.New(t).Node("node").Do(func() error {
 		if flows, limit, ok := new(Room).read(); !ok || flows < 0 || limit < 1000 {

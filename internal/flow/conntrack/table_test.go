@@ -18,7 +18,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// kernels imitates kernels by the attribute of the filter: a kernel ignores attributes that it does not know.
+// kernels imitates older kernels through the number of the filter attribute, because a kernel ignores unknown
+// attributes.
 var kernels = []struct {
 	name string
 	attr uint16
@@ -30,7 +31,7 @@ var kernels = []struct {
 // served reports whether NodePorts are served on an address.
 func served(a netip.Addr) bool { return a.AsSlice()[len(a.AsSlice())-1] != 2 }
 
-// described is what Flow's documentation says, word for word and slowly.
+// described implements the documentation of Flow literally and slowly.
 func described(w want, f flow.Flow, local []netip.Addr) bool {
 	if w.zone != 0 || w.zoneOrig != 0 || w.proto != f.Proto || w.to.Addr().Is4() != f.Frontend.Addr().Is4() {
 		return false
@@ -51,7 +52,7 @@ func described(w want, f flow.Flow, local []netip.Addr) bool {
 	return w.to == f.Frontend && !translated
 }
 
-// domain is small, so that flows and entries meet.
+// domain is small, so that flows match entries.
 type domain struct {
 	rng     *rand.Rand
 	local   []netip.Addr
@@ -73,7 +74,7 @@ func (d *domain) proto() api.Proto {
 
 func (d *domain) entry() want {
 	is4 := d.rng.IntN(2) == 0
-	d.clients++ // no two entries have one tuple
+	d.clients++ // two entries cannot have the same tuple
 	client := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.10"), 1024+d.clients)
 	if !is4 {
 		client = netip.AddrPortFrom(netip.MustParseAddr("2001:db8::10"), 1024+d.clients)
@@ -108,8 +109,8 @@ func (d *domain) flow() flow.Flow {
 	return f
 }
 
-// TestExact makes random entries, deletes random flows and compares what is left with
-// the slow reading of the documentation, on every age of kernel.
+// TestExact creates random entries and deletes random flows. It compares the remaining entries with described, for
+// every age of kernel.
 func TestExact(t *testing.T) {
 	seed := testnet.Seed(t)
 	local := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")}
@@ -138,7 +139,7 @@ func checkExact(t *testing.T, w *world, d *domain, round int) {
 		all = append(all, d.entry())
 	}
 	w.create(all...)
-	w.limit = func(int) int { return 1 + d.rng.IntN(12) } // filters or whole dumps
+	w.limit = func(int) int { return 1 + d.rng.IntN(12) } // both filters and whole dumps
 	flows := make([]flow.Flow, 1+d.rng.IntN(60))
 	for i := range flows {
 		flows[i] = d.flow()
@@ -170,7 +171,7 @@ func checkExact(t *testing.T, w *world, d *domain, round int) {
 			t.Errorf("round %d: still there: %s", round, text)
 		}
 		delete(left, text)
-		w.do(func() error { // room for the next round
+		w.do(func() error { // make room for the next round
 			_, err := w.socket.delete(t.Context(), []entry{e})
 			return err
 		})
@@ -189,7 +190,7 @@ func checkExact(t *testing.T, w *world, d *domain, round int) {
 	}
 }
 
-// TestStale: between the list and the deletion the client began a new flow. It stays.
+// TestStale: between the dump and the deletion, the client starts a new flow. The new flow stays.
 func TestStale(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	a := want{proto: api.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")}
@@ -239,7 +240,7 @@ func TestZone(t *testing.T) {
 	}
 }
 
-// TestOthers: what the Table finds among 100,000 others.
+// TestOthers: the Table finds the right flows among 100,000 others.
 func TestOthers(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	const others = 100_000
@@ -270,7 +271,7 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// crowd returns n entries of 10,000 frontends with an endpoint each.
+// crowd returns n entries of 10,000 frontends, each with one endpoint.
 func crowd(n int) []want {
 	all := make([]want, n)
 	for i := range all {
@@ -348,7 +349,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever the kernel sends, parse does not fall.
+// FuzzParse: parse does not panic on any input.
 func FuzzParse(f *testing.F) {
 	e := want{proto: api.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")}
 	f.Add([]byte(e.creation()[nlmsgHeader:]))
@@ -368,15 +369,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// reencoded is the answer that has what deletion sends.
+// reencoded returns the answer with the attributes that a deletion sends.
 func (e entry) reencoded() []byte {
 	m := newMessage(ctNew, 0, e.is4())
 	m = m.nest(ctaTupleOrig, func(m message) message { return m.both(e.orig.proto, e.orig.src, e.orig.dst, e.orig.zone) })
 	return append(m, e.deletion()[nlmsgHeader+nfgenHeader:]...)[nlmsgHeader:]
 }
 
-// FuzzMessages: whatever a datagram holds, it is read to its end or refused, and the bodies
-// are parts of it.
+// FuzzMessages: any datagram is read to its end or refused, and the message bodies are parts of it.
 func FuzzMessages(f *testing.F) {
 	e := want{proto: api.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")}
 	one := []byte(e.creation().finish(1))
@@ -399,7 +399,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// TestSilence: a question without an answer ends with the context.
+// TestSilence: a request without an answer ends with the context.
 func TestSilence(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	unanswered := newMessage(unix.NLMSG_NOOP, 0, true)

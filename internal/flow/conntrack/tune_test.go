@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestTune sets what differs, never makes the table smaller, and goes on after failures.
+// TestTune writes only settings that differ, never makes the table smaller, and continues after failures.
 func TestTune(t *testing.T) {
 	all := Tuning{
 		Max: 100_000, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour, UDP: 20 * time.Second, UDPStream: 2 * time.Minute,
@@ -23,8 +23,8 @@ func TestTune(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		tuning Tuning
-		change map[string]string // of fresh; "-": it is not there
-		want   map[string]string // besides change
+		change map[string]string // relative to fresh; "-" removes a file
+		want   map[string]string // in addition to change
 		fails  string
 	}{
 		"all": {tuning: all, want: map[string]string{
@@ -79,8 +79,8 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestTuneKernel: the kernel takes the times, also in a network namespace of its own,
-// where the size is the host's.
+// TestTuneKernel: the kernel accepts the timeouts, also in a separate network namespace, where the table size belongs
+// to the host.
 func TestTuneKernel(t *testing.T) {
 	ns := testnet.NewNamespace(t, "node")
 	for _, seconds := range []time.Duration{3601, 3602} {

@@ -19,21 +19,20 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// patience is for what must come. It is long: a loaded machine is no failure.
+// patience is the time limit for an expected event. It is long, because a loaded machine is no failure.
 const patience = 30 * time.Second
 
-// stage is a Service on a node, with a pod a, that everybody is led to first, and a
-// pod b.
+// stage is a Service on a node, with the pods a and b. At first all clients reach a.
 type stage struct {
 	*testnet.Net
 	t                 *testing.T
 	node, far         *testnet.Host
 	a, b, pod, farPod *testnet.Host
-	legacy            bool   // translate by iptables, not by nft
-	stop              func() // the Resetter
+	legacy            bool   // translate with iptables, not with nft
+	stop              func() // stops the Resetter
 }
 
-// family is what a stage is in IPv4 or IPv6.
+// family is the part of a stage in IPv4 or IPv6.
 type family struct {
 	is4           bool
 	vip, nodePort netip.AddrPort
@@ -72,8 +71,7 @@ func (s *stage) family(is4 bool) family {
 	}
 }
 
-// lead makes the node translate new connections of the family; those to the NodePort are
-// masqueraded.
+// lead makes the node translate new connections of the family. It masquerades connections to the NodePort.
 func (s *stage) lead(f family, to netip.AddrPort) {
 	s.t.Helper()
 	if s.legacy {
@@ -132,7 +130,7 @@ func (s *stage) run(h *testnet.Host, stdin string, command ...string) string {
 	return string(out)
 }
 
-// silence makes a pod as good as gone: nothing goes in or out.
+// silence drops all packets from and to a pod, as if the pod was gone.
 func (s *stage) silence(h *testnet.Host) {
 	s.t.Helper()
 	s.nft(h, `table inet silence {
@@ -155,12 +153,12 @@ func (s *stage) dial(h *testnet.Host, to netip.AddrPort, by string) *testnet.Con
 	return c
 }
 
-// start runs a Resetter on the node until stop, or the end of the test.
+// start runs a Resetter on the node until stop or the end of the test.
 func (s *stage) start(change func(*periods)) *Resetter {
 	s.t.Helper()
 	log := slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r := New(Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log})})
-	r.times.lifetime = time.Minute // a loaded machine may need longer than what is right elsewhere
+	r.times.lifetime = time.Minute // a loaded machine may need longer than a real one
 	if change != nil {
 		change(&r.times)
 	}
@@ -177,7 +175,7 @@ func (s *stage) start(change func(*periods)) *Resetter {
 	return r
 }
 
-// find returns the connections that go to an endpoint.
+// find returns the connections to an endpoint.
 func (s *stage) find(f family, to netip.AddrPort) (all []conntrack.Entry) {
 	s.t.Helper()
 	err := s.node.Do(func() error {
@@ -211,7 +209,7 @@ func (s *stage) eventually(what string, is func() bool) {
 	}
 }
 
-// rules reports whether the node has our rules.
+// rules reports whether the node has Fairway's rules.
 func (s *stage) rules() bool {
 	s.t.Helper()
 	return strings.Contains(s.run(s.node, "", "nft", "list", "tables"), tableName)

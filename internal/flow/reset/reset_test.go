@@ -15,8 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestReset: a client of a pod that is gone reads a reset, wherever it runs, whichever
-// address it used and whichever mechanism translated it; clients of another pod go on.
+// TestReset: a client of a pod that is gone reads a reset. The client's place, the address and the mechanism of
+// translation do not matter. Connections to another pod continue.
 func TestReset(t *testing.T) {
 	for mechanism, legacy := range map[string]bool{"nftables": false, "iptables": true} {
 		for name, is4 := range families {
@@ -61,7 +61,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestFirstChallengeLost: a client that does not get the first challenge gets the second.
+// TestFirstChallengeLost: a client that misses the first challenge gets the second.
 func TestFirstChallengeLost(t *testing.T) {
 	s := newStage(t)
 	f := s.family(true)
@@ -80,7 +80,7 @@ func TestFirstChallengeLost(t *testing.T) {
 	}
 }
 
-// TestLate: a client that gets neither challenge is reset when it sends.
+// TestLate: a client that misses both challenges gets a reset when it sends.
 func TestLate(t *testing.T) {
 	s := newStage(t)
 	f := s.family(false)
@@ -100,8 +100,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestSamePort: a client may use its port again; the new connection comes to the new
-// endpoint as soon as the old one's entry has ended.
+// TestSamePort: a client may reuse its port. The new connection reaches the new endpoint as soon as the old
+// connection's entry has ended.
 func TestSamePort(t *testing.T) {
 	s := newStage(t)
 	f := s.family(true)
@@ -135,8 +135,7 @@ func TestSamePort(t *testing.T) {
 	}
 }
 
-// TestNotConnected: a client that still tries to connect to a pod that is gone comes to
-// another one.
+// TestNotConnected: a client that is still connecting to a pod that is gone reaches another pod.
 func TestNotConnected(t *testing.T) {
 	s := newStage(t)
 	f := s.family(false)
@@ -165,8 +164,7 @@ func TestNotConnected(t *testing.T) {
 	}
 }
 
-// TestNothingStays: rules go when they are needed no more, also those of an agent that
-// was killed, and marked entries end by themselves.
+// TestNothingStays: unneeded rules are removed, including rules of a killed agent. Marked entries time out.
 func TestNothingStays(t *testing.T) {
 	s := newStage(t)
 	f := s.family(true)
@@ -190,7 +188,7 @@ func TestNothingStays(t *testing.T) {
 	}
 }
 
-// TestBothEnds: an endpoint that still runs reads a reset as well.
+// TestBothEnds: an endpoint that still runs also reads a reset.
 func TestBothEnds(t *testing.T) {
 	for name, is4 := range families {
 		s := newStage(t)
