@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// hugeSlices are the slices of one Service with n endpoints, 100 in each.
+// hugeSlices returns the slices of one Service with n endpoints, 100 in each.
 func hugeSlices(name api.Name, n int) []*service.Slice {
 	var all []*service.Slice
 	for i := range n {
@@ -22,7 +22,7 @@ func hugeSlices(name api.Name, n int) []*service.Slice {
 			})
 		}
 		s := all[len(all)-1]
-		k := i * 7919 % n // slices hold pods in no order of addresses
+		k := i * 7919 % n // the pods of a slice have no order of addresses
 		s.Endpoints = append(s.Endpoints, service.SliceEndpoint{
 			Addr: netip.AddrFrom4([4]byte{10, 200, byte(k >> 8), byte(k)}), Node: fmt.Sprintf("node-%d", k%100), Ready: true, Serving: true,
 		})
@@ -38,8 +38,8 @@ func someService(i int) *service.Service {
 	}
 }
 
-// BenchmarkHuge is one change of a Service with 5,000 endpoints, up to the flows that
-// it made wrong.
+// BenchmarkHuge measures one change of a Service with 5,000 endpoints, including the search for the flows that it made
+// wrong.
 func BenchmarkHuge(b *testing.B) {
 	svc := someService(1)
 	slices := hugeSlices(svc.Name, 5000)
@@ -76,8 +76,7 @@ func BenchmarkHugeCompile(b *testing.B) {
 	}
 }
 
-// TestMemory bounds what a Service with two endpoints takes: as it comes, in the Builder and in its
-// table.
+// TestMemory limits the memory of a Service with two endpoints: of its objects, in the Builder and in its table.
 func TestMemory(t *testing.T) {
 	const n = 10000
 	testnet.HeapAtMost(t, n, 1060, func() any {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// TestBrake: which accounts are believed, and when.
+// TestBrake: the accounts that the brake believes, and the time of each decision.
 func TestBrake(t *testing.T) {
 	type account struct {
-		after     time.Duration // the one before
+		after     time.Duration // after the account before
 		had, kept int
 		want      bool
 	}
@@ -39,7 +39,7 @@ func TestBrake(t *testing.T) {
 	}
 }
 
-// TestBrakeSome: where there is always something, that all is gone is doubted.
+// TestBrakeSome: if there is always some data, an account without any data is doubted.
 func TestBrakeSome(t *testing.T) {
 	for had, want := range map[int]bool{1: true, 2: false, 8: false} {
 		b := Brake{Bound: time.Minute, Some: true}

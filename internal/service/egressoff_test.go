@@ -9,7 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestEgressOff: who asks for egress addresses where there are none is told so, and nobody else.
+// TestEgressOff: a Service that asks for egress addresses gets a problem if the node has none. Other Services get no
+// problem.
 func TestEgressOff(t *testing.T) {
 	for _, test := range []struct {
 		egress *service.Egress

@@ -13,11 +13,10 @@ import (
 	"testing"
 )
 
-// Whatever a Service asks for, ten times as much of it costs about ten times the work: no
-// tenant makes a node's only programming loop compute for long. Work is counted, in
-// executions of statements (by the counters that go build -cover puts in) and in
-// allocations, not timed. The limit leaves room for sorting, which grows by a factor of 13.3
-// at most from 1,000 to 10,000.
+// Ten times as many objects in a Service cost about ten times the work, so no tenant can keep a node's only programming
+// loop busy for long. The test counts executed statements (with the counters of go build -cover) and allocations, and
+// measures no time. The limit leaves room for sorting. Its work grows at most by a factor of 13.3 from 1,000 to 10,000
+// items.
 func TestGrowth(t *testing.T) {
 	const most = 15
 	dir := t.TempDir()
@@ -53,7 +52,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// executions returns how often statements ran, by the counters in a directory.
+// executions returns the number of executed statements, from the counters in a directory.
 func executions(t *testing.T, covdata, dir string) (sum float64) {
 	t.Helper()
 	out := filepath.Join(dir, "text")

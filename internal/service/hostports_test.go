@@ -10,8 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// TestLoopbackPorts: which host ports are on loopback addresses, and who has one that two
-// pods ask for.
+// TestLoopbackPorts: the host ports on loopback addresses, and the winner if two pods ask for the same port.
 func TestLoopbackPorts(t *testing.T) {
 	pod := func(name string, created int64, addrs string, ports ...string) HostPod {
 		p := HostPod{Name: api.Name{Namespace: "default", Name: name}, Created: created}

@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// greedy is a Service that asks for so many of everything.
+// greedy returns a Service with the given numbers of ports, external IPs and source ranges.
 func greedy(i, ports, externals, ranges int) *service.Service {
 	svc := someService(i)
 	svc.Ports = nil
@@ -29,7 +29,7 @@ func greedy(i, ports, externals, ranges int) *service.Service {
 	return svc
 }
 
-// portSlices are the slices of a greedy Service: n endpoints, of which each third is not ready.
+// portSlices returns the slices of a greedy Service with n endpoints. A third of them is not ready.
 func portSlices(svc *service.Service, n int) []*service.Slice {
 	all := hugeSlices(svc.Name, n)
 	for _, s := range all {
@@ -44,7 +44,7 @@ func portSlices(svc *service.Service, n int) []*service.Slice {
 	return all
 }
 
-// What exceeds a limit is left out and named; what is within it is served.
+// A Service's parts above a limit are left out and reported. The parts within the limit are served.
 func TestLimits(t *testing.T) {
 	limits := service.Limits{Ports: 10, ExternalAddresses: 4, Endpoints: 60, SourceRanges: 40, Frontends: 30}
 	tests := map[string]struct {
@@ -52,7 +52,7 @@ func TestLimits(t *testing.T) {
 		endpoints int
 		frontends int
 		reasons   string
-		each      int // endpoints of each port
+		each      int // number of endpoints of each port
 	}{
 		"within":          {greedy(1, 10, 2, 2), 6, 30, "", 4},
 		"ports":           {greedy(1, 11, 0, 0), 3, 10, "TooManyPorts", 2},
@@ -104,8 +104,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The oldest Services of a namespace have the frontends that there may be, whatever came
-// first; other namespaces notice nothing.
+// The oldest Services of a namespace keep their frontends up to the limit, in whatever order the objects arrive. Other
+// namespaces see no effect.
 func TestNamespaceLimit(t *testing.T) {
 	const limit = 20
 	rng := testnet.Random(t)
@@ -142,7 +142,7 @@ func TestNamespaceLimit(t *testing.T) {
 	}
 }
 
-// checkNamespaces compares a table with the rule, written out.
+// checkNamespaces compares a table with a plain implementation of the rule.
 func checkNamespaces(t *testing.T, table *service.Table, all map[api.Name]*service.Entry, limit int) (over bool) {
 	t.Helper()
 	var sorted []*service.Entry

@@ -12,8 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// packets are from everywhere to every frontend, to ports that nothing has, and to
-// addresses that no Service has.
+// packets returns packets from every kind of client to every frontend, to unused ports, and to addresses of no Service.
 func packets(t *service.Table, known map[service.Key]string) (all []scenario.Packet) {
 	to := map[service.Key]bool{
 		{Addr: netip.MustParseAddrPort("10.96.77.77:80"), Proto: api.TCP}:     true,
@@ -51,11 +50,11 @@ func packets(t *service.Table, known map[service.Key]string) (all []scenario.Pac
 	return all
 }
 
-// outcome says a Decision in the words of Predict.
+// outcome translates a Decision into an Outcome of Predict.
 func outcome(d service.Decision) (out scenario.Outcome, known bool) {
 	switch {
 	case d.Action == service.Pass:
-		// Nothing listens on the node.
+		// No process listens on the node.
 		return scenario.Outcome{Action: service.Reject}, d.Packet.ToNode
 	case d.Action != service.Forward:
 		return scenario.Outcome{Action: d.Action}, true
@@ -91,8 +90,7 @@ func checkLookup(t *testing.T, table *service.Table, all []scenario.Packet) {
 	}
 }
 
-// Lookup agrees with Predict about every packet of every scenario, and with what the
-// scenario itself says.
+// Lookup agrees with Predict for every packet of every scenario, and with the scenario's own expectations.
 func TestLookupScenarios(t *testing.T) {
 	for _, s := range scenarios(t) {
 		t.Run(s.Name, func(t *testing.T) {
@@ -114,7 +112,7 @@ func TestLookupRandom(t *testing.T) {
 	}
 }
 
-// FuzzLookup searches for a seed whose tables Lookup and Predict read differently.
+// FuzzLookup searches for a seed for which Lookup and Predict differ.
 func FuzzLookup(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) { checkLookupRandom(t, rand.New(rand.NewPCG(seed, 0))) })

@@ -8,9 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// An endpoint that somebody wrote by hand is left out as long as it is a frontend, whoever
-// comes first and last; and nobody takes endpoints away from another with external IPs, or
-// from a pod with a NodePort.
+// An endpoint that a user wrote by hand is left out while its address is a frontend, in whatever order the objects
+// arrive. No user can remove another's endpoints with external IPs, or a pod's endpoint with a NodePort.
 func TestEndpointsThatAreFrontends(t *testing.T) {
 	addr := netip.MustParseAddr
 	victim := someService(1)

@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// world is all objects at one moment: the input of the slow reference.
+// world contains all objects at one moment. It is the input of the slow reference.
 type world struct {
 	node     service.Node
 	services map[api.Name]*service.Service
@@ -37,9 +37,9 @@ func (w *world) apply(e scenario.Event) {
 	}
 }
 
-// table says what kube-proxy does for this world, rule by rule, from nothing and
-// without a thought for cost: oldest Service first, each takes what no other has, and the
-// addresses that are some Service's ClusterIP are that Service's alone.
+// table computes kube-proxy's behaviour for this world, rule by rule and without regard to cost. The oldest Service
+// comes first, and each Service takes the addresses that are still free. An address that is some Service's ClusterIP
+// belongs to that Service alone.
 func (w *world) table() map[service.Key]*service.Frontend {
 	var svcs []*service.Service
 	for _, s := range w.services {
@@ -121,14 +121,13 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 	return all
 }
 
-// refused reports whether no Service may have an address for clients outside the cluster.
+// refused reports whether no Service may use an address for clients outside the cluster.
 func (w *world) refused(a netip.Addr) bool {
 	return slices.Contains(w.node.NodeAddrs, a) || slices.Contains(w.node.APIServers, a) ||
 		slices.ContainsFunc(w.node.Settings.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// sources are the clients that may use a load balancer's address, without ranges that
-// others contain.
+// sources returns the clients that may use a load balancer's address. It leaves out ranges that another range contains.
 func sources(all []netip.Prefix, vip netip.Addr, node service.Node) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
@@ -154,7 +153,7 @@ func sources(all []netip.Prefix, vip netip.Addr, node service.Node) []netip.Pref
 	return kept
 }
 
-// rules are those for the endpoints of one port in one family.
+// rules are the rules for the endpoints of one port in one family.
 type rules struct {
 	node service.Node
 	svc  *service.Service
@@ -183,8 +182,8 @@ func (w *world) rules(s *service.Service, p service.Port, is4 bool) rules {
 	return r
 }
 
-// better decides between two endpoints with the same address and port. Kubernetes
-// only says that a terminating one loses.
+// better chooses between two endpoints with the same address and port. Kubernetes only specifies that a terminating
+// endpoint loses.
 func better(a, b service.SliceEndpoint, node string) bool {
 	yes := func(x, y bool) int {
 		if x == y {
@@ -201,7 +200,7 @@ func better(a, b service.SliceEndpoint, node string) bool {
 		cmp.Compare(share(b), share(a))) < 0
 }
 
-// share is the weight that a pod asks for.
+// share returns the weight that a pod asks for.
 func share(e service.SliceEndpoint) int {
 	if e.HasWeight {
 		return int(e.Weight)
@@ -209,8 +208,8 @@ func share(e service.SliceEndpoint) int {
 	return 1
 }
 
-// shares are the endpoints that get something, and how much: the weights whose sum is
-// the least with the same proportions, unless all are equal.
+// shares returns the endpoints with a share, and their shares. These are the smallest weights with the same
+// proportions, unless all weights are equal.
 func shares(eps []service.Endpoint, of map[netip.AddrPort]service.SliceEndpoint) []service.Endpoint {
 	var out []service.Endpoint
 	for _, e := range eps {
@@ -268,7 +267,7 @@ func (r rules) cluster() []service.Endpoint {
 	return r.filter(draining)
 }
 
-// hinted: every ready endpoint has a hint, and one of them is for us.
+// hinted: every ready endpoint has a hint, and at least one hint is for this node or zone.
 func (r rules) hinted(hints func(service.SliceEndpoint) []string, ours func(service.SliceEndpoint) bool) bool {
 	one := false
 	for _, e := range r.eps {
@@ -320,8 +319,8 @@ func (r rules) route(eps []service.Endpoint, m service.Masquerade) *service.Rout
 	return &service.Route{Action: service.Reject}
 }
 
-// Random events, compared after each of them with the slow reference: the policy, which
-// Service has an address, what Diff says, and that nothing in an old table changes.
+// The test compares with the slow reference after each random event: the policy, the owner of each address, and Diff.
+// It also checks that an old table does not change.
 func TestModel(t *testing.T) {
 	rng := testnet.Random(t)
 	for range 40 {
@@ -329,14 +328,14 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// algorithms are a few or all.
+// algorithms returns some or all algorithms.
 func algorithms(rng *rand.Rand) service.Algorithms {
 	return []service.Algorithms{
 		0, service.AlgorithmsOf(service.Random), ^service.Algorithms(0), service.AlgorithmsOf(service.Random, service.RoundRobin, service.Maglev),
 	}[rng.IntN(4)]
 }
 
-// FuzzModel searches for a seed that TestModel did not think of.
+// FuzzModel searches for a seed that breaks TestModel.
 func FuzzModel(f *testing.F) {
 	f.Add(uint64(1), uint8(20))
 	f.Fuzz(func(t *testing.T, seed uint64, events uint8) {

@@ -43,7 +43,7 @@ func FuzzParseProto(f *testing.F) {
 	})
 }
 
-// The zero Table answers for nothing and may be used like any other.
+// The zero Table has no frontends and works like any other table.
 func TestZeroTable(t *testing.T) {
 	var zero service.Table
 	if d := service.Diff(&zero, &service.Table{}); len(d) > 0 {
@@ -54,7 +54,7 @@ func TestZeroTable(t *testing.T) {
 	}
 }
 
-// NewTable is how datapaths and Dump make tables: it loses nothing.
+// NewTable loses no data. Datapaths and Dump make tables with it.
 func TestNewTable(t *testing.T) {
 	refuse := &service.Route{Action: service.Reject}
 	front := func(ns, name, addr string) *service.Frontend {
@@ -78,7 +78,7 @@ func TestNewTable(t *testing.T) {
 	}
 }
 
-// A change of a Service's name alone, or of where an endpoint is, is a change.
+// A change of only a Service's name, or of an endpoint's node, counts as a change.
 func TestEqual(t *testing.T) {
 	ep := service.Endpoint{Addr: netip.MustParseAddrPort("10.244.1.5:80")}
 	frontend := func(name string, e service.Endpoint) *service.Frontend {

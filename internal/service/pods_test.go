@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestPodNames: every name comes out as it went in, or not at all if no pod can have it.
+// TestPodNames: every name survives the encoding. A name that no pod can have is dropped.
 func TestPodNames(t *testing.T) {
 	long := strings.Repeat("x", 253)
 	for _, names := range [][]string{
@@ -37,7 +37,7 @@ func TestPodNames(t *testing.T) {
 	}
 }
 
-// FuzzPodNames: whatever a slice names, each name is told from the others.
+// FuzzPodNames: whatever names a slice has, the decoded names stay apart.
 func FuzzPodNames(f *testing.F) {
 	f.Add("web-1,web-2,,web", 2)
 	f.Add("we\nb,,", 0)
@@ -54,8 +54,8 @@ func FuzzPodNames(f *testing.F) {
 	})
 }
 
-// TestEntryPod: a compiled entry says which pod was behind an address, also after another
-// Service won one of its addresses; a table that was read back does not.
+// TestEntryPod: a compiled entry knows the pod behind an address, even after another Service took one of its addresses.
+// A table that was read back does not know it.
 func TestEntryPod(t *testing.T) {
 	name := api.Name{Namespace: "shop", Name: "web"}
 	addr := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, last}) }
@@ -102,7 +102,7 @@ func TestEntryPod(t *testing.T) {
 	}
 }
 
-// A Service whose endpoints are all in its routes pays nothing for those that are not.
+// A Service with all endpoints in its routes uses no memory for others.
 func TestRetained(t *testing.T) {
 	svc := &service.Service{
 		Name: api.Name{Namespace: "ns", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},

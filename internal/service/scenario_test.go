@@ -23,8 +23,7 @@ func scenarios(t *testing.T) []*scenario.Scenario {
 	return all
 }
 
-// Every behaviour of the policy: objects in, table and problems out, and what the
-// table means for packets.
+// Every behaviour of the policy: the objects, the resulting table and problems, and the table's effect on packets.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenarios(t) {
 		t.Run(s.Name, func(t *testing.T) {
@@ -70,8 +69,7 @@ func problems(t *service.Table) string {
 	return strings.Join(lines, "")
 }
 
-// In whatever order the objects come, the table is the same, and the changes from
-// table to table add up to it.
+// The table does not depend on the order of the objects, and the differences between tables add up to it.
 func TestOrders(t *testing.T) {
 	rng, orders := testnet.Random(t), 0
 	for _, s := range scenarios(t) {
@@ -101,7 +99,7 @@ func TestOrders(t *testing.T) {
 	t.Logf("%d orders", orders)
 }
 
-// A shadow is what a datapath has that does nothing but what Diff says.
+// A shadow is the state of a datapath that applies only the differences from Diff.
 type shadow struct {
 	t    *testing.T
 	last *service.Table

@@ -7,14 +7,14 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Slots are bounded, not endpoints alone: weights, Maglev's tables and addresses multiply them, and a
-// mode in the kernel has an element for each.
+// Slots have a limit, not only endpoints. Weights, Maglev's tables and addresses multiply the slots, and a mode in the
+// kernel has an element for each slot.
 func TestSlotsAreLimited(t *testing.T) {
 	facts := service.Facts{Node: service.Node{Limits: service.DefaultLimits()}}
 	tests := map[string]struct {
 		ports, externals, endpoints int
 		change                      func(*service.Service, []*service.Slice)
-		slots                       int // at most; 0: as many as endpoints
+		slots                       int // upper limit; 0 means as many as endpoints
 		reasons                     string
 		balance                     service.Algorithm
 	}{
@@ -58,7 +58,7 @@ func TestSlotsAreLimited(t *testing.T) {
 	}
 }
 
-// slotsOf is how many slots the list of a frontend has.
+// slotsOf returns the number of slots in a frontend's list.
 func slotsOf(f *service.Frontend) (n int) {
 	if f.Balance == service.Maglev {
 		return service.MaglevSlots(len(f.Internal.Endpoints))

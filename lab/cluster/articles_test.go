@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// TestArticles walks the articles that Fairway began with, step by step: the files of testdata/articles have their commands
-// and what is to be seen, and say what differs from the article and why. All in one lab: first with kube-proxy, then with
-// Fairway in mode iptables, which takes over as deploy/README.md says.
+// TestArticles runs the steps of the articles that Fairway began with. The files of testdata/articles have their
+// commands and the expected output. They also tell the differences from the article, with the reasons. One lab runs all
+// articles: first with kube-proxy, then with Fairway in mode iptables, which takes over as in deploy/README.md.
 //
-//	$ COMMAND      run by bash; kubectl, lab (fairway-lab), node and client (its commands) are there
+//	$ COMMAND      run by bash; kubectl, lab (fairway-lab), node and client (its commands) are available
 //	! COMMAND      the same, but it has to fail
-//	NAME= COMMAND  the output becomes a variable of all that follows
-//	doc NAME       the commands of that name in a document, where the overlay is
-//	> PATTERN      a regular expression in the output of the step before; a blank matches any number of them
-//	-- FILE --     the rest up to the next such line is a file where the commands run
+//	NAME= COMMAND  the output becomes a variable for all later steps
+//	doc NAME       the commands with that name in a document, in the directory of the overlay
+//	> PATTERN      a regular expression for the output of the step before; a blank matches any number of them
+//	-- FILE --     the rest up to the next such line is a file in the directory of the commands
 //
-// A step is tried again until it shows what it should: objects become ready in their own time.
+// A failed step is repeated for a while, because objects become ready in their own time
 func TestArticles(t *testing.T) {
 	first(t, 3)
 	l := newLab(t)

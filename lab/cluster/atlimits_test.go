@@ -22,24 +22,26 @@ import (
 	"github.com/fairway-net/fairway/test/tenants"
 )
 
-// What a tenant at the API's limits may cost others.
+// The limits of the effects that a tenant at the API's limits may have on others.
 const (
-	// maxDelay is how long a change of another's Service may take, on a machine that is busy with the API server's
-	// part of it too; maxLater beside the sets that CI has no time for. How long an agent takes: go test ./internal/proxy -bench Delay.
+	// maxDelay limits the delay of a change of another Service. The machine is also busy with the API server's part of
+	// the load. maxLater is the limit next to the sets that CI has no time for. go test ./internal/proxy -bench Delay
+	// measures the agent's part.
 	maxDelay = 5 * time.Second
 	maxLater = 20 * time.Second
-	// maxMemory is how much a process of ours may have had in memory: its limit is 512 MiB.
+	// maxMemory is the limit of the peak memory of one of Fairway's processes. Its container's limit is 512 MiB.
 	maxMemory = 400 // MiB
 )
 
-// A bystander is another tenant, whose Service is asked and changed, and who asks DNS, while others do what they can.
+// A bystander is another tenant. It uses and changes its Service, and sends queries to DNS, while other tenants are at
+// their limits.
 type bystander struct {
 	*load
 	client *kubernetes.Clientset
 	plan   fabric.Plan
 }
 
-// bystander makes it: the Service loaded is asked, the Service fresh changes.
+// bystander creates the bystander. It uses the Service loaded, and changes the Service fresh.
 func (l *lab) bystander() *bystander {
 	l.Helper()
 	plan := fabric.Plan{Family: fabric.IPv4}
@@ -56,7 +58,7 @@ func (l *lab) bystander() *bystander {
 	return b
 }
 
-// change takes the Service's endpoint away and gives it back, and returns how long each took to arrive at a node.
+// change removes the Service's endpoint and adds it again. It returns the longest time until a node has a change.
 func (b *bystander) change(ctx context.Context) (longest time.Duration, err error) {
 	all := b.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	for _, ready := range []bool{false, true} {
@@ -96,14 +98,14 @@ func (b *bystander) resolve(ctx context.Context) error {
 	return err
 }
 
-// A cost is what others notice of a tenant.
+// A cost is the effect of a tenant on others.
 type cost struct {
 	changes, questions int
-	longest            time.Duration // that a change took
+	longest            time.Duration // of a change
 	failed             []error
 }
 
-// notice changes the Service and asks DNS until done is closed.
+// notice changes the Service and queries DNS until done is closed.
 func (b *bystander) notice(ctx context.Context, done <-chan struct{}) (c cost) {
 	for {
 		took, err := b.change(ctx)
@@ -124,9 +126,10 @@ func (b *bystander) notice(ctx context.Context, done <-chan struct{}) (c cost) {
 	}
 }
 
-// atLimits makes what a Set has in a namespace of its own and takes it away, and fails the test for what others notice.
+// atLimits creates the objects of a Set in a new namespace and deletes them. It fails the test if others notice too
+// much.
 func (l *lab) atLimits(b *bystander, s tenants.Set) {
-	b.u = &undo{lab: l} // messages are this subtest's
+	b.u = &undo{lab: l} // messages belong to this subtest
 	namespace := "limits-" + s.Name
 	var text strings.Builder
 	if err := s.Write(&text); err != nil {
@@ -159,7 +162,7 @@ func (l *lab) atLimits(b *bystander, s tenants.Set) {
 	l.run("kubectl", "delete", "namespace", namespace, "--timeout=120s")
 }
 
-// statusWorks runs the commands with which a person looks at a cluster.
+// statusWorks runs the commands that show a cluster's state.
 func (l *lab) statusWorks() {
 	for _, args := range []string{
 		"status", "node 1 -- fairway status", "node 2 -- fairway dump --service default/loaded",
@@ -167,7 +170,7 @@ func (l *lab) statusWorks() {
 	} {
 		began := time.Now()
 		out, err := l.try(strings.Fields(args)...)
-		late := strings.Contains(out, "NOT IN SYNC") // what the tenant wants is not there yet: status says so, and ends with 1
+		late := strings.Contains(out, "NOT IN SYNC") // the tenant's objects are not programmed yet, so status exits with 1
 		if took := time.Since(began); err != nil && !late || took > 20*time.Second {
 			l.Errorf("%s: %v after %v: %.500s", args, err, took, out)
 		} else if took > 3*time.Second || late {
@@ -176,7 +179,7 @@ func (l *lab) statusWorks() {
 	}
 }
 
-// memory says how much each program of ours had in memory at most, in MiB, and fails the test for what is too much.
+// memory returns the peak memory of each of Fairway's programs in MiB. It fails the test if a program used too much.
 func (l *lab) memory() string {
 	most := map[string]int{}
 	for _, pid := range l.pids() {
@@ -187,7 +190,7 @@ func (l *lab) memory() string {
 		}
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		_, text, _ := strings.Cut(string(status), "VmHWM:")
 		if fields := strings.Fields(text); len(fields) > 0 {
@@ -208,7 +211,7 @@ func (l *lab) memory() string {
 	return strings.Join(all, ", ")
 }
 
-// noRestarts fails the test if a container of ours was started again.
+// noRestarts fails the test if one of Fairway's containers has restarted.
 func (l *lab) noRestarts() {
 	out := l.run("kubectl", "-n", "kube-system", "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].restartCount}{"\n"}{end}`)
 	for line := range strings.Lines(out) {

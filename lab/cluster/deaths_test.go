@@ -15,8 +15,9 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// TestDeaths: the node that has an address, or of those that a router leads to, watched by BFD, one, loses its link, 20 times (DEATHS); half of the
-// times the API server is stopped. The time from a death to the last request that was sent and got no answer within 0.9 s is what docs/reliability.md keeps.
+// TestDeaths: a node loses its link, 20 times (DEATHS). It is the owner of an address, or a node to which a router
+// sends connections, watched by BFD. In half of the runs the API server is stopped. The result for docs/reliability.md
+// is the time from the link's loss to the last request without an answer within 0.9 s.
 func TestDeaths(t *testing.T) {
 	deaths := deathsOr(20)
 	for way, more := range map[string][]string{"l2": nil, "bgp": {"--pod-network", "bgp"}} {
@@ -24,7 +25,7 @@ func TestDeaths(t *testing.T) {
 	}
 }
 
-// deathsOr is how many deaths are asked for (DEATHS).
+// deathsOr returns the number of deaths in DEATHS, or n.
 func deathsOr(n int) int {
 	if deaths, err := strconv.Atoi(os.Getenv("DEATHS")); err == nil {
 		return deaths
@@ -55,8 +56,8 @@ func deathsBy(l *lab, way string, deaths int, more []string) {
 	}
 }
 
-// TestSpeakersKilled: the speaker of the node that has an address, or of those that a router leads to, of one, is killed, and nothing else
-// of the node; kubelet starts it again. 20 times (DEATHS), as TestDeaths.
+// TestSpeakersKilled: the speaker of a node is killed, 20 times (DEATHS), and the kubelet restarts it. The node is
+// chosen as in TestDeaths, and its other processes continue.
 func TestSpeakersKilled(t *testing.T) {
 	for _, way := range []string{"l2", "bgp"} {
 		t.Run(way, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestSpeakersKilled(t *testing.T) {
 					return err
 				}))
 				l.eventually("restarts 1.", append(own, "-o", "jsonpath=restarts {.items[*].status.containerStatuses[0].restartCount}.")...)
-				// Another pod: kubelet waits longer with each time that it starts a container again.
+				// Delete the pod, because the kubelet waits longer each time it restarts a container.
 				l.run(append([]string{"kubectl", "-n", "kube-system", "delete"}, own[4:]...)...)
 				l.run("kubectl", "-n", "kube-system", "rollout", "status", "daemonset/fairway-speaker", "--timeout=120s")
 			}
@@ -82,13 +83,14 @@ func TestSpeakersKilled(t *testing.T) {
 	}
 }
 
-// A victim is the node that is to be hurt, and how it is seen that all is well before.
+// A victim is the node that the test breaks, with the checks for a healthy state before.
 type victim struct {
 	node, vip, want string
 	ready           []string
 }
 
-// victim makes a lab of three nodes with a Service, and returns the node that has its address, or one that the router leads to.
+// victim makes a lab of three nodes with a Service. It returns the node that owns the Service's address, or a node to
+// which the router sends connections.
 func (l *lab) victim(way string, more []string) victim {
 	l.Helper()
 	l.run(l.upArgs(append([]string{"--nodes", "3", "--load-balancer", way}, more...)...)...)
@@ -109,7 +111,8 @@ func (l *lab) logOutages(what string, all []time.Duration) {
 	l.Logf("%s, without an answer for: min %v, median %v, max %v (load %s)", what, all[0], all[len(all)/2], all[len(all)-1], loadavg())
 }
 
-// outage does a fault while a client outside makes requests. It returns how long after it a request had no answer.
+// outage runs a fault while a client outside sends requests. It returns the time from the fault to the last request
+// without an answer.
 func (l *lab) outage(vip string, fault func() error) time.Duration {
 	l.Helper()
 	o := l.outsider(vip, 10*time.Millisecond)

@@ -20,7 +20,8 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// movesManifest is a Service with a pod on each of two nodes, which serve for some seconds after they are told to end.
+// movesManifest is a Service with a pod on each of two nodes. The pods serve for some seconds after their termination
+// starts.
 const movesManifest = `
 apiVersion: apps/v1
 kind: Deployment
@@ -42,10 +43,11 @@ metadata: {name: web}
 spec: {type: LoadBalancer, externalTrafficPolicy: %s, selector: {app: web}, ports: [{port: 80}]}
 `
 
-// TestMoves: a client outside makes 20,000 connections to a Service, a request on each, while its pods are replaced
-// again and again, in each way to give it an address and under both policies. Under Local each replacement ends the
-// last pod of a node. The client takes each time the next of the addresses that the status names, as it is half a second later: with
-// ServiceLB they are the nodes' own, and come and go with their pods. FAIRWAY_MOVES names the ways (make bench-moves, ten minutes and more).
+// TestMoves: a client outside opens 20,000 connections to a Service and sends a request on each, while the Service's
+// pods are replaced repeatedly. The test runs for each way to give an address, and for both policies. Under Local, each
+// replacement ends the last pod of a node. The client uses the status's addresses in turn, with a delay of half a
+// second. With ServiceLB they are the nodes' own addresses, and come and go with their pods. FAIRWAY_MOVES selects the
+// ways (make bench-moves, ten minutes and more).
 func TestMoves(t *testing.T) {
 	for way := range strings.FieldsSeq(os.Getenv("FAIRWAY_MOVES")) {
 		t.Run(way, func(t *testing.T) {
@@ -64,7 +66,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// moves makes the connections. It fails the test if one is not opened, or cut.
+// moves opens the connections. It fails the test if a connection is refused or cut.
 func (l *lab) moves(policy string) {
 	l.Helper()
 	addrs := l.addresses("web")
@@ -74,7 +76,7 @@ func (l *lab) moves(policy string) {
 	left.Store(connections)
 	var mu sync.Mutex
 	var failed []string
-	var cut int // connections that were open
+	var cut int // number of open connections that were cut
 	var all sync.WaitGroup
 	f := fabric.Fabric{Dir: filepath.Join(l.dir(), "net")}
 	for range beside {
@@ -90,7 +92,7 @@ func (l *lab) moves(policy string) {
 					failed = append(failed, fmt.Sprintf("%s %s: %v", began.Format("05.000"), at, err))
 					mu.Unlock()
 				}
-				time.Sleep(10 * time.Millisecond) // so that pods are replaced some times meanwhile
+				time.Sleep(10 * time.Millisecond) // so that pods are replaced several times during the test
 			}
 		})
 	}
@@ -107,7 +109,7 @@ func (l *lab) moves(policy string) {
 	}
 }
 
-// addresses follows those of a Service's status, as a client does that is told of changes: half a second later.
+// addresses follows the addresses in a Service's status, half a second late, as a client does that is told of changes.
 func (l *lab) addresses(service string) func() []string {
 	l.Helper()
 	var mu sync.Mutex
@@ -120,7 +122,7 @@ func (l *lab) addresses(service string) func() []string {
 	if err != nil {
 		l.Fatal(err)
 	}
-	l.Cleanup(func() { _ = cmd.Wait() }) // it ends with the test
+	l.Cleanup(func() { _ = cmd.Wait() }) // the command ends with the test
 	first := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(first) })
 	go func() {
@@ -149,10 +151,10 @@ func (l *lab) addresses(service string) func() []string {
 	}
 }
 
-// toldAfter is how late clients are told of the addresses of a status.
+// toldAfter is the delay after which clients learn of a status's addresses.
 const toldAfter = 500 * time.Millisecond
 
-// request makes a connection from the client outside, and gets a page.
+// request opens a connection from the client outside, and gets a page.
 func request(f fabric.Fabric, at string) (opened bool, err error) {
 	err = visit(f, fabric.Client, func() error {
 		c, err := net.DialTimeout("tcp", at, 10*time.Second)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// outsideManifest is a pod with host ports, on all addresses and on one, and a Service of type
-// LoadBalancer, which has a second endpoint on another node.
+// outsideManifest is a pod with host ports, on all addresses and on one, and a Service of type LoadBalancer. The
+// Service has a second endpoint on another node.
 const outsideManifest = `
 apiVersion: v1
 kind: Pod
@@ -47,11 +47,11 @@ spec:
   ports: [{port: 80}]
 `
 
-// TestFromOutside: a client outside the cluster reaches a Service at the addresses that the
-// controller gave and a speaker announces, and a pod at its host ports, in both families; a
-// process of the node reaches host ports on loopback addresses, whatever address it has. A pod reaches that client with the
-// address of a Service. No node
-// sends new connections to a node that its peers do not hear, until they hear it again.
+// TestFromOutside checks the connections between the cluster and a client outside, in both families:
+//   - The client reaches a Service at addresses that the controller gave and a speaker announces.
+//   - The client reaches a pod at its host ports. A process of the node reaches host ports on loopback addresses.
+//   - A pod reaches the client with the address of a Service.
+//   - No node sends new connections to a node that its peers do not hear, until they hear it again.
 func TestFromOutside(t *testing.T) {
 	beside(t, 3)
 	l := newLab(t)
@@ -71,13 +71,13 @@ func TestFromOutside(t *testing.T) {
 		l.eventually(works, get(node, "http://"+at+"/")...)
 	}
 	l.eventually(works, get(node, "http://127.0.0.1:81/")...)
-	// As Kubernetes' own conformance test calls it, past kubelet's firewall.
+	// As in Kubernetes' own conformance test, without the kubelet's firewall.
 	l.eventually(works, get(node, "--interface", "192.168.49.2", "http://127.0.0.1:81/")...)
 
 	l.eventually("default/web on eth0", "kubectl", "-n", "metallb-system", "get", "servicel2statuses", "-o",
 		"jsonpath={range .items[*]}{.status.serviceNamespace}/{.status.serviceName} on {.status.interfaces[*].name};{end}")
 	l.eventually("nodeAssigned", "kubectl", "get", "events")
-	// Before all vote, the first two are no majority without each other.
+	// Before all nodes vote, the first two need each other for a majority.
 	for _, n := range []string{"node-1", "node-2", "node-3"} {
 		l.eventually(n, "kubectl", "-n", "metallb-system", "get", "configmap", "fairway-speaker-voters", "-o", "jsonpath={.data}")
 	}
@@ -90,7 +90,7 @@ func TestFromOutside(t *testing.T) {
 	}
 }
 
-// testDeadNode cuts node 2 off, and joins it again, while its pod is an endpoint.
+// testDeadNode cuts node 2 off and reconnects it, while its pod is an endpoint.
 func (l *lab) testDeadNode() {
 	agent := strings.TrimSpace(l.run("kubectl", "-n", "kube-system", "get", "pod", "-l", "k8s-app=fairway-agent", "--field-selector", "spec.nodeName=node-3", "-o", "name"))
 	in := []string{"kubectl", "-n", "kube-system", "exec", agent, "--", "fairway"}

@@ -27,8 +27,8 @@ spec:
   ports: [{port: 80}]
 `
 
-// TestRouter: a router, which is BIRD, learns from the nodes the address that a Service has, and sends
-// the client's connections to both; to one alone when the other does not answer any more.
+// TestRouter: the router BIRD learns a Service's address from the nodes, and sends the client's connections to both
+// nodes. If one node stops answering, all connections go to the other.
 func TestRouter(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
@@ -36,7 +36,7 @@ func TestRouter(t *testing.T) {
 	l.input(routerManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
 	l.eventually("203.0.113.10", "kubectl", "get", "service", "web")
-	const long = 2 * time.Minute // BGP tries again after seconds
+	const long = 2 * time.Minute // BGP retries after seconds
 	both := func() { l.within(long, "2 next hops", routes...) }
 	both()
 	l.balancers("the router is there", "default/web 203.0.113.10 bgp node-2 ", "node-1: the session with router is up (for ", "node-2: the voters grant what it asks for (for ")
@@ -55,7 +55,7 @@ func TestRouter(t *testing.T) {
 	l.refused("router ended", "status")
 	l.balancers("the router is killed", "node-1: the session with router is not up: ", "203.0.113.10 bgp node-2 to router: the session is not up: ")
 	l.eventually("BGPSessionDown", "kubectl", "get", "events", "--field-selector", "involvedObject.kind=Node")
-	l.eventually("It works!", get...) // its kernel forwards on
+	l.eventually("It works!", get...) // its kernel still forwards packets
 	l.run("fault", "router", "heal")
 	l.run("status")
 	l.within(long, "Established", "router", "--", "birdc", "show", "protocols")
@@ -63,5 +63,5 @@ func TestRouter(t *testing.T) {
 	l.eventually("It works!", get...)
 }
 
-// routes is a command that shows the route to the Service's address, and how many next hops it has.
+// routes is a command that prints the route to the Service's address, and the number of its next hops.
 var routes = []string{"router", "--", "sh", "-c", `ip route show 203.0.113.10; echo "$(ip route show 203.0.113.10 | grep -c nexthop) next hops"`}

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// TestSlowRouter: BIRD takes no new session for 50 s while speakers are replaced that wait for 90 s. The rollout waits at the first
-// of them, so that the routes of the others stay, says for what, and ends when the router takes sessions again: no request fails. A
-// router that takes none at all holds it up for as long as --ready-within says at each node, and no longer.
+// TestSlowRouter: BIRD accepts no new session for 50 s, during a rollout of speakers that wait for 90 s. The rollout
+// waits at the first speaker, so the routes of the other speakers stay. It reports the reason, and continues when the
+// router accepts sessions again. No request fails. If the router never accepts a session, each node delays the rollout
+// by the time in --ready-within.
 func TestSlowRouter(t *testing.T) {
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "3", "--load-balancer", "bgp")...)
@@ -63,7 +64,7 @@ func TestSlowRouter(t *testing.T) {
 	}
 }
 
-// unready is what the speakers that are not ready say.
+// unready returns the reports of the speakers that are not ready.
 func (l *lab) unready() (all []string) {
 	l.Helper()
 	for _, node := range []string{"1", "2", "3"} {
@@ -74,13 +75,13 @@ func (l *lab) unready() (all []string) {
 	return all
 }
 
-// noNewSessions lets the router drop the first packet of each new session; those that are up go on.
+// noNewSessions lets the router drop the first packet of each new session. Existing sessions continue.
 func (l *lab) noNewSessions() {
 	l.Helper()
 	l.run("router", "--", "nft", "add table ip slow; add chain ip slow in { type filter hook input priority 0; }; add rule ip slow in tcp dport 179 tcp flags syn / syn,ack drop; add chain ip slow out { type filter hook output priority 0; }; add rule ip slow out tcp dport 179 tcp flags syn / syn,ack drop")
 }
 
-// readyWithin replaces the speakers by those with another option, and waits for the rollout.
+// readyWithin replaces the speakers by speakers with another option, and waits for the rollout.
 func (l *lab) readyWithin(option string, bound time.Duration) {
 	l.Helper()
 	var command []string

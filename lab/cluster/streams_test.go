@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testStreams is what kubectl does through the kubelet by connections that stay open: cp, exec, attach, port-forward.
+// testStreams runs the kubectl commands with long connections through the kubelet: cp, exec, attach, port-forward.
 func (l *lab) testStreams() {
 	dir := l.TempDir()
 	there, back := filepath.Join(dir, "there"), filepath.Join(dir, "back")

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// subnetsManifest is a pod on each node with a shell beside its server, and a Service of the pod in the second subnet.
+// subnetsManifest is a pod on each node with a shell next to its server, and a Service for the pod in the second
+// subnet.
 const subnetsManifest = `
 apiVersion: v1
 kind: Pod
@@ -38,8 +39,8 @@ spec:
   ports: [{port: 80}]
 `
 
-// TestSubnets: two nodes in two subnets, with a router between that knows nothing of pods. Pods reach each other through
-// the tunnel, in both families; so does a Service, from a pod, from outside, and through the API server.
+// TestSubnets has two nodes in two subnets, with a router between that has no routes to pods. Pods reach each other
+// through the tunnel, in both families. Pods, the client outside and the API server reach a Service.
 func TestSubnets(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
@@ -49,15 +50,15 @@ func TestSubnets(t *testing.T) {
 	l.testKeyPolicy()
 }
 
-// TestSubnetsBGP: the same where the router between, which is BIRD, learns from the nodes where pods are. When a node falls silent,
-// neither the router nor the other node has a way to its pods left.
+// TestSubnetsBGP is TestSubnets with BIRD as the router, which learns the routes to pods from the nodes. When a node
+// falls silent, the router and the other node lose their routes to its pods.
 func TestSubnetsBGP(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
 	far := l.subnets("bgp")
 	l.eventually("via 192.168.49.1 dev eth0", "node", "1", "--", "ip", "route", "get", far)
-	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+far+"/") // outside the cluster the router leads there too
-	// What agent and speaker restart without: the routes.
+	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+far+"/") // the router also has the route for clients outside the cluster
+	// The routes survive a restart of agent and speaker.
 	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "daemonset/fairway-agent", "daemonset/fairway-speaker")
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "daemonset/fairway-agent", "--timeout=120s")
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "daemonset/fairway-speaker", "--timeout=120s")
@@ -74,8 +75,8 @@ func TestSubnetsBGP(t *testing.T) {
 	l.eventually("It works!", "kubectl", "exec", "near", "-c", "box", "--", "curl", "-sSg", "-m", "5", "http://"+far+"/")
 }
 
-// subnets starts a lab of two nodes in two subnets, in both families, and has pods and a Service reach each other in every way. It
-// returns the IPv4 address of the pod in the second one.
+// subnets starts a dual-stack lab of two nodes in two subnets. It lets pods and a Service reach each other in every
+// way, and returns the IPv4 address of the pod in the second subnet.
 func (l *lab) subnets(podNetwork string) (pod string) {
 	l.Helper()
 	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--subnets", "2", "--pod-network", podNetwork)...)

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/test/tenants"
 )
 
-// victimManifest is what hostile tenants must leave alone: a Service with a fixed address,
-// made after what they made, so that theirs are the older ones.
+// victimManifest is the victim of hostile tenants: a Service with a fixed address. It is younger than the tenants'
+// objects.
 const victimManifest = `
 apiVersion: v1
 kind: Service
@@ -26,7 +26,7 @@ spec:
   ports: [{port: 80, nodePort: 30077}]
 `
 
-// victimPods answer for it and ask it; they outlive all tenants.
+// victimPods serve the victim's Service and send requests to it. They outlive all tenants.
 const victimPods = `
 apiVersion: v1
 kind: Pod
@@ -58,7 +58,7 @@ func TestTenants(t *testing.T) {
 		t.Fatalf("found %d files: %v", len(files), err)
 	}
 	l := newLab(t)
-	args := []string{"--nodes", "2", "--load-balancer", "none"} // the manifests say themselves who has which address
+	args := []string{"--nodes", "2", "--load-balancer", "none"} // the manifests set the addresses themselves
 	peer, everything := os.Getenv("KUBE_PROXY"), os.Getenv("FAIRWAY_TENANTS") == "all"
 	switch {
 	case peer != "":
@@ -102,8 +102,8 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// allowExternalIPs returns a copy of deploy/ in which externalIPs are not refused: what is
-// left is what the agent refuses in any case.
+// allowExternalIPs returns a copy of deploy/ without the policy that refuses externalIPs. The agent must refuse the
+// rest by itself.
 func (l *lab) allowExternalIPs() string {
 	l.Helper()
 	dir := filepath.Join(l.TempDir(), "deploy")
@@ -127,7 +127,7 @@ func (l *lab) allowExternalIPs() string {
 
 var eventLine = regexp.MustCompile(`(?m)^# event: (\S+)$`)
 
-// tenant applies a file, makes the victim and returns what does not work then.
+// tenant applies a file, creates the victim, and returns the failures that follow.
 func (l *lab) tenant(file string, judged bool) (effects []string) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -154,9 +154,10 @@ func (l *lab) tenant(file string, judged bool) (effects []string) {
 	return effects
 }
 
-// probe asks the victim and the cluster, each some times, and returns what failed. The first answer may take the
-// time that a new Service takes; each, some seconds on a machine that is busy. What a lost packet costs is no more
-// than that, so who asks must not have repeated a SYN. Nodes' own counters are not read: kubelet asks pods that go.
+// probe sends several requests each to the victim and the cluster, and returns the failures. The first answer may take
+// as long as a new Service takes, and each answer some seconds on a busy machine. A lost packet does not cost more than
+// that, so the clients must not have repeated a SYN. The nodes' own counters do not count, because the kubelet probes
+// ending pods.
 func (l *lab) probe() (failed []string) {
 	const tries = 5
 	inPod := []string{"kubectl", "exec", "client", "--", "sh", "-c"}
@@ -189,7 +190,7 @@ func (l *lab) probe() (failed []string) {
 	return failed
 }
 
-// repeatedSYNs is the kernel's counter of them in each copy of /proc/net/netstat in a text.
+// repeatedSYNs returns the kernel's counter of repeated SYNs from each copy of /proc/net/netstat in a text.
 func repeatedSYNs(text string) (counts []string) {
 	column := 0
 	for line := range strings.Lines(text) {
@@ -204,7 +205,7 @@ func repeatedSYNs(text string) (counts []string) {
 	return counts
 }
 
-// TestRepeatedSYNs reads them.
+// TestRepeatedSYNs reads the counters.
 func TestRepeatedSYNs(t *testing.T) {
 	text := "TcpExt: A TCPSynRetrans B\nTcpExt: 1 2 3\nIt works!\nTcpExt: A TCPSynRetrans B\nTcpExt: 7 8 9\n"
 	if got := fmt.Sprint(repeatedSYNs(text)); got != "[2 8]" {

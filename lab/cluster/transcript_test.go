@@ -16,14 +16,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of commands' output anew")
 
-// transcripts is a walk that runs the files of testdata/commands in a lab, and compares all that commands print with
-// them, but for what is another each time (see stable). internal/operate/install has those of install on clusters of each kind.
+// transcripts is a walk that runs the files of testdata/commands in a lab, and compares the output of the commands with
+// them. It leaves out the parts that differ between runs (see stable). internal/operate/install has the transcripts of
+// install on each kind of cluster.
 //
-//	$ COMMAND   run by bash once; what follows it, to the next line of these, is its output, and [exit N] if that is not 0
-//	% COMMAND   run until it succeeds, or has been tried for 90 s; its output does not count
+//	$ COMMAND   run by bash once; the next lines are its output, and [exit N] if its status is not 0
+//	% COMMAND   run until it succeeds, for at most 90 s; its output does not count
 //	# TEXT      a comment
 //
-// -update writes the outputs anew: read them.
+// -update rewrites the outputs: read them.
 func (l *lab) transcripts() *walk {
 	w := &walk{lab: l, dir: l.TempDir()}
 	w.vars = []string{"FAIRWAY_LAB_NAME=" + l.name, "KUBECONFIG=" + filepath.Join(l.dir(), "kubeconfig"), "IMAGES=" + built.images,
@@ -36,14 +37,14 @@ func (l *lab) transcripts() *walk {
 	return w
 }
 
-// sameDir is w in a subtest, in the same directory.
+// sameDir returns w for a subtest, in the same directory.
 func (w *walk) sameDir(t *testing.T) *walk {
 	c := *w
 	c.lab = w.lab.in(t)
 	return &c
 }
 
-// transcript runs the commands of a file, and compares.
+// transcript runs the commands of a file, and compares their output.
 func (w *walk) transcript(name string) {
 	text, err := os.ReadFile(filepath.Join("testdata", "commands", name+".txt"))
 	if err != nil {
@@ -107,7 +108,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// unstable is what is another in each lab, and what stands for it; package page has what is another at each run anywhere.
+// unstable are the parts of an output that differ between labs, with their replacements. Package page covers the parts
+// that differ between any two runs.
 var unstable = []struct {
 	what *regexp.Regexp
 	text string
@@ -117,7 +119,7 @@ var unstable = []struct {
 	{regexp.MustCompile(`("slice": "[a-z-]+)-[a-z0-9]{5}"`), `$1-XXXXX"`},
 }
 
-// stable is an output without what is another each time.
+// stable replaces the parts of an output that differ between runs.
 func (l *lab) stable(text string) string {
 	text = strings.NewReplacer(l.dir(), "/var/lib/fairway-lab-LAB", l.name, "LAB", ":"+strconv.Itoa(l.port), ":PORT", built.images, "IMAGES").Replace(text)
 	for _, u := range unstable {

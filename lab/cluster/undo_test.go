@@ -35,7 +35,7 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// newUndo is a lab of one node that has neither CNI plugin nor proxy nor DNS: whatever is there later is ours.
+// newUndo makes a lab of one node without a CNI plugin, proxy or DNS, so every later program on the node is Fairway's.
 func newUndo(t *testing.T) *undo {
 	t.Helper()
 	l := newLab(t)
@@ -49,14 +49,14 @@ func newUndo(t *testing.T) *undo {
 	return u
 }
 
-// An undo is a lab whose Fairway comes and goes by an overlay in dir.
+// An undo is a lab in which an overlay in dir installs and removes Fairway.
 type undo struct {
 	*lab
 	dir      string
 	docs     map[string]string
-	followed map[string]bool // commands that were run, by name
+	followed map[string]bool // the executed commands, by name
 	before   map[string]string
-	image    string // its tag
+	image    string // the image's tag
 }
 
 // copyImage names the image in the copy of deploy/, as deploy/README.md says.
@@ -78,11 +78,11 @@ func (u *undo) in(t *testing.T) *undo {
 	return &c
 }
 
-// shBlock is a block of commands in a document. The remark above says which way it is.
+// shBlock matches a block of commands in a document, with the remark above that names it.
 var shBlock = regexp.MustCompile("(?s)<!-- test: ([^>]*) -->\n```sh\n(.*?)```")
 
-// docs reads the commands out of the documents. Every block of a shell must have a name, but in docs/dns.md, where
-// there are others too.
+// docs reads the commands in the documents. Every block of a shell must have a name, except in docs/dns.md, which also
+// has other blocks.
 func docs(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -102,7 +102,7 @@ func docs(t *testing.T) map[string]string {
 	return found
 }
 
-// follow runs a document's commands where the overlay is, as their reader does.
+// follow runs a document's commands in the overlay's directory, as a reader does.
 func (u *undo) follow(name string) {
 	u.Helper()
 	commands := u.docs[name]
@@ -126,7 +126,7 @@ func (u *undo) shell(commands string) string {
 	return string(out)
 }
 
-// bin is a directory with kubectl.
+// bin returns a directory with kubectl.
 func (u *undo) bin() string {
 	dir := filepath.Join(u.dir, "bin")
 	_ = os.Mkdir(dir, 0o755)
@@ -162,7 +162,7 @@ patches:
 
 const applied = "kubectl apply -k .\nkubectl -n kube-system rollout status daemonset/fairway-agent --timeout=60s"
 
-// removal brings Fairway up in a mode, and removes it.
+// removal installs Fairway in a mode, and removes it.
 func (u *undo) removal(mode string) {
 	components := []string{"pod-network"}
 	if mode != "nftables" {
@@ -175,7 +175,7 @@ func (u *undo) removal(mode string) {
 	u.same()
 }
 
-// there checks that the comparison sees the agent's work in the mode.
+// there checks that the comparison detects the agent's work in the mode.
 func (u *undo) there(mode string) {
 	u.Helper()
 	table := map[string]string{"nftables": "table inet fairway", "iptables": "table inet fairway-iptables", "userspace": "table inet fairway-userspace"}[mode]
@@ -187,11 +187,11 @@ func (u *undo) there(mode string) {
 	}
 }
 
-// looks print what a node has. What each prints must be the same after an undo.
+// looks are commands that print parts of the node's state. Their output must be the same after an undo.
 var looks = map[string]string{
 	"nf_tables": `nft list ruleset 2>/dev/null | grep -E '^table|^	(chain|map|set)' | sed 's/ {$//'`,
 	"iptables":  `(iptables-nft-save; ip6tables-nft-save) 2>/dev/null | grep '^-A' || true`,
-	// What iptables-legacy has: the tables that the kernel has made.
+	// The state of iptables-legacy: the tables in the kernel.
 	"legacy":     `cat /proc/net/ip_tables_names /proc/net/ip6_tables_names 2>/dev/null || true`,
 	"interfaces": `ls /sys/class/net`,
 	"routes":     `ip -4 route show table all; ip -6 route show table all; ip rule; ip -6 rule`,
@@ -201,11 +201,11 @@ var looks = map[string]string{
 	"sockets": `ss -xlH | grep -o '@fairway[^ ]*' || true; ss -tulnH | grep -E ':(10256|10249|1027[0-9]) ' || true`,
 }
 
-// stays is what the documents say is left, of iptables: its lock, and the chains of its tables,
-// empty, where iptables-nft has made them.
+// stays matches the remains of iptables that the documents mention. They are its lock, and the empty chains of the
+// tables that iptables-nft has created.
 var stays = regexp.MustCompile(`(?m)^(/run/xtables\.lock|\tchain (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING))\n`)
 
-// state is what the node has, by the names of looks.
+// state returns the node's state, by the names of looks.
 func (u *undo) state() map[string]string {
 	u.Helper()
 	names := slices.Sorted(maps.Keys(looks))
@@ -224,13 +224,13 @@ func (u *undo) state() map[string]string {
 	return state
 }
 
-// without joins the lines that are not in text.
+// without joins the lines that text does not contain.
 func without(lines []string, text string) string {
 	have := strings.SplitAfter(text, "\n")
 	return strings.Join(slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(have, line) }), "")
 }
 
-// same fails the test for everything of the node that is not as it was before Fairway.
+// same fails the test for each difference from the node's state before Fairway.
 func (u *undo) same(but ...string) {
 	u.Helper()
 	now := u.state()

@@ -10,16 +10,15 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// killer stands in PATH for a program that the cleanup starts. It kills the cleanup in place of
-// the program's N-th run.
+// killer stands in PATH for a program that the cleanup starts. Instead of the program's N-th run, it kills the cleanup.
 const killer = `#!/bin/bash
 n=$(($(cat %[1]s/count) - 1)); echo $n >%[1]s/count
 if [ $n = 0 ]; then kill -9 $PPID; exit 1; fi
 exec %[2]s "$@"
 `
 
-// halfWay kills the cleanup before each program that it starts, one after the other, from all
-// that an agent in mode iptables made, which starts the most, until nothing is left to kill.
+// halfWay kills the cleanup before each program that it starts, one after the other, until the cleanup completes. The
+// agent ran in mode iptables, because then the cleanup starts the most programs.
 func (u *undo) halfWay() {
 	u.overlay("deploy/agent", "pod-network", "iptables")
 	u.shell(applied + "\nkubectl delete -k .\nkubectl -n kube-system wait --for=delete pod -l app.kubernetes.io/name=fairway-agent --timeout=60s")
@@ -62,8 +61,8 @@ func (u *undo) halfWay() {
 	}
 }
 
-// used is what uses all that components give: an address that is announced and by which a pod leaves the
-// cluster, a NetworkPolicy, a hostPort, a NodePort, weights.
+// used are objects that use all components: an announced address with which a pod also leaves the cluster, a
+// NetworkPolicy, a hostPort, a NodePort, weights.
 const used = `
 apiVersion: metallb.io/v1beta1
 kind: IPAddressPool
@@ -92,7 +91,7 @@ metadata: {name: used}
 spec: {podSelector: {matchLabels: {app: used}}, policyTypes: [Ingress], ingress: [{ports: [{port: 80}]}]}
 `
 
-// everything removes Fairway with all components that go together, while they are in use.
+// everything removes Fairway with all compatible components, while they are in use.
 func (u *undo) everything() {
 	u.overlay("deploy", "pod-network", "network-policy", "load-balancer", "egress", "pod-lookup", "auto")
 	u.shell(applied + "\nkubectl wait --for=condition=Established crd --all --timeout=60s")
@@ -110,7 +109,7 @@ func (u *undo) everything() {
 	u.fairway("drain", "node-1", "--undo")
 	u.eventually("200", asks...)
 	u.eventually("table inet fairway-policy", "node", "1", "--", "nft", "list", "tables")
-	u.run("kubectl", "delete", "pod/used", "networkpolicy/used") // as the document says, nodes are drained first
+	u.run("kubectl", "delete", "pod/used", "networkpolicy/used") // as the document says, drain nodes first
 	u.follow("removal")
 	u.follow("removal of load-balancer")
 	u.run("kubectl", "delete", "service/used", "--timeout=30s")
@@ -118,8 +117,8 @@ func (u *undo) everything() {
 	u.same()
 }
 
-// coreDNSDeployment is a Deployment coredns as kubeadm makes it, but with the program of our image, which
-// is CoreDNS, and the cluster's Service.
+// coreDNSDeployment is a Deployment coredns as kubeadm makes it, with the cluster's Service. Its program is from
+// Fairway's image, and is CoreDNS.
 const coreDNSDeployment = `
 apiVersion: v1
 kind: ServiceAccount
@@ -155,7 +154,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
 subjects: [{kind: ServiceAccount, name: coredns, namespace: kube-system}]
 `
 
-// coreDNS goes from the cluster's CoreDNS to ours and back. The Service stays what it is.
+// coreDNS replaces the cluster's CoreDNS by Fairway's DNS, and goes back. The Service does not change.
 func (u *undo) coreDNS() {
 	u.overlay("deploy", "pod-network")
 	u.input(strings.ReplaceAll(coreDNSDeployment, "TAG", u.image), "kubectl", "apply", "-f", "-")
@@ -172,7 +171,7 @@ func (u *undo) coreDNS() {
 	}
 }
 
-// inItsDeployment goes to our program in the Deployment coredns and back, as docs/dns.md describes it.
+// inItsDeployment puts Fairway's program into the Deployment coredns and goes back, as docs/dns.md describes.
 func (u *undo) inItsDeployment() {
 	const scale, args = "kubectl -n kube-system scale deployment coredns --replicas ", "kubectl -n kube-system get deployment coredns -o jsonpath={.spec.template.spec.containers[0].args}"
 	before := u.shell(args)
@@ -250,7 +249,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:n
 subjects: [{kind: ServiceAccount, name: kube-proxy, namespace: kube-system}]
 `
 
-// kubeProxy goes from real kube-proxy to our agent and back, while CoreDNS runs.
+// kubeProxy replaces real kube-proxy by Fairway's agent and goes back, while CoreDNS runs.
 func (u *undo) kubeProxy() {
 	u.loadKubeProxy()
 	plan := fabric.Plan{Family: fabric.IPv4}
@@ -269,7 +268,7 @@ func (u *undo) kubeProxy() {
 	}
 }
 
-// loadKubeProxy makes an image of kube-proxy and brings it into the node.
+// loadKubeProxy makes an image of kube-proxy and loads it into the node.
 func (u *undo) loadKubeProxy() {
 	u.Helper()
 	var tree image.Tree

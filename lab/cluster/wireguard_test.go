@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// testKeyPolicy: with the component wireguard an agent writes the annotation with its public key into the Node that its token was
-// made for, and nothing else: the API server's own admission says so, where RBAC alone would let it.
+// testKeyPolicy: with the component wireguard, an agent may write the annotation with its public key. It may only write
+// into the Node of its token. RBAC alone would allow more, and the API server's own admission refuses it.
 func (l *lab) testKeyPolicy() {
 	l.Helper()
 	dir := filepath.Join(built.deploy, "components", "wireguard")
 	l.run("kubectl", "apply", "-f", filepath.Join(dir, "rbac.yaml"), "-f", filepath.Join(dir, "policy.yaml"))
-	// kubectl reads what it patches, which agents do by list and watch.
+	// kubectl reads an object before it patches, and agents read by list and watch.
 	l.run("kubectl", "create", "clusterrole", "agent-gets-nodes", "--verb=get", "--resource=nodes")
 	l.run("kubectl", "create", "clusterrolebinding", "agent-gets-nodes", "--clusterrole=agent-gets-nodes", "--serviceaccount=kube-system:fairway-agent")
 	patch := func(of, node, kind, change string) []string {
 		as := []string{"kubectl", "--as=system:serviceaccount:kube-system:fairway-agent", "--as-group=system:serviceaccounts", "--as-group=system:authenticated"}
-		if of != "" { // as a token says that was made for a pod on that node
+		if of != "" { // as in the token of a pod on that node
 			as = append(as, "--as-user-extra=authentication.kubernetes.io/node-name="+of)
 		}
 		return append(as, "patch", "node", node, "--type="+kind, "-p", change)
@@ -41,12 +41,13 @@ func (l *lab) testKeyPolicy() {
 	}
 	l.refusedBy(mine, patch("", "node-1", "merge", key))
 	l.run(patch("node-1", "node-1", "merge", `{"metadata":{"annotations":{"fairway.net/wireguard-public-key":null}}}`)...)
-	l.run("kubectl", "label", "node", "node-1", "example.org/by=administrator") // others are not held by it
+	l.run("kubectl", "label", "node", "node-1", "example.org/by=administrator") // the policy does not restrict other users
 	l.run("kubectl", "delete", "clusterrole,clusterrolebinding", "agent-gets-nodes")
 	l.run("kubectl", "delete", "-f", filepath.Join(dir, "policy.yaml"), "-f", filepath.Join(dir, "rbac.yaml"))
 }
 
-// refusedBy waits until a command is refused for this reason: the API server learns of a policy a moment after it was made.
+// refusedBy waits until a command is refused for this reason, because the API server learns of a new policy a moment
+// later.
 func (l *lab) refusedBy(want string, args []string) {
 	l.Helper()
 	var out string

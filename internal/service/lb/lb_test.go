@@ -57,7 +57,7 @@ func TestShares(t *testing.T) {
 	for _, c := range []struct {
 		n       int
 		weights []uint16
-		want    []int // of the first endpoints
+		want    []int // shares of the first endpoints
 		slots   int
 	}{
 		{3, nil, []int{1, 1, 1}, 3},
@@ -83,7 +83,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// smooth is smooth weighted round robin as nginx describes it, the reference of Turns.
+// smooth is smooth weighted round robin as nginx describes it, the reference for Turns.
 func smooth(shares []int) (round []int) {
 	total := 0
 	for _, s := range shares {
@@ -157,7 +157,7 @@ func TestSlotsKeep(t *testing.T) {
 	}
 }
 
-// plainMaglev is the reference of Maglev: rounds in which every endpoint earns its weight.
+// plainMaglev is the reference for Maglev: in each round, every endpoint gains its weight.
 func plainMaglev(all []service.Endpoint) []int32 {
 	size := service.MaglevSlots(len(all))
 	heaviest := 1
@@ -203,8 +203,8 @@ func TestMaglevReference(t *testing.T) {
 	}
 }
 
-// TestMaglevStable: the table is the one that released versions have written into kernels;
-// another one would move clients at an upgrade.
+// TestMaglevStable: released versions have written this table into kernels. Another table would move clients during an
+// upgrade.
 func TestMaglevStable(t *testing.T) {
 	for _, c := range []struct {
 		all  []service.Endpoint
@@ -222,8 +222,8 @@ func TestMaglevStable(t *testing.T) {
 	}
 }
 
-// TestMaglev: shares are even to what the size promises, follow weights, and few clients
-// move with an endpoint.
+// TestMaglev: shares are as even as the table's size promises and follow the weights. Few clients move when an endpoint
+// leaves.
 func TestMaglev(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 31, 32, 500, 3000, 8190} {
 		all := some(n)
@@ -232,7 +232,7 @@ func TestMaglev(t *testing.T) {
 		if low, high := slices.Min(share), slices.Max(share); low < 1 || high-low > 1 {
 			t.Errorf("%d endpoints in %d slots: shares from %d to %d", n, len(is), low, high)
 		}
-		if n < 3 || n == 32 { // 31 endpoints have another size
+		if n < 3 || n == 32 { // a table for 31 endpoints has another size
 			continue
 		}
 		gone := n / 2
@@ -241,7 +241,7 @@ func TestMaglev(t *testing.T) {
 		if len(less) != len(is) {
 			continue
 		}
-		// At the least the slots of the one that left; Maglev moves some more.
+		// The slots of the removed endpoint always move, and Maglev moves some more.
 		if m := moved(addrs(is, all), addrs(less, left)); m < share[gone] || m > share[gone]+len(is)/8 {
 			t.Errorf("%d endpoints in %d slots: one that left moved %d, its share was %d", n, len(is), m, share[gone])
 		}
@@ -261,7 +261,7 @@ func TestMaglev(t *testing.T) {
 	}
 }
 
-// TestHash: lookup3's own test vectors (lookup3.c, driver5).
+// TestHash checks lookup3's own test vectors (lookup3.c, driver5).
 func TestHash(t *testing.T) {
 	const text = "Four score and seven years ago"
 	for _, c := range []struct {
@@ -282,12 +282,12 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestIDs plays against a model: numbers are unique, stay, and come again late.
+// TestIDs compares IDs with a model: numbers are unique and stable, and are reused late.
 func TestIDs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 0))
 	const most = 40
 	ids, want := NewIDs[int](most), map[int]uint32{}
-	released := map[uint32]int{} // at which step
+	released := map[uint32]int{} // value: the step of the release
 	for step := range 5000 {
 		name := rng.IntN(60)
 		switch id, had := want[name]; {

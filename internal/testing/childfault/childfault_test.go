@@ -32,7 +32,7 @@ func load(ctx context.Context) error {
 	return nil
 }
 
-// tables are the tables that the kernel has.
+// tables lists the kernel's tables.
 func tables(t *testing.T, nft string) string {
 	t.Helper()
 	out, err := exec.Command(nft, "list", "tables").CombinedOutput()
@@ -42,7 +42,7 @@ func tables(t *testing.T, nft string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestFaults: each fault at each step does what its name says, and nothing stays.
+// TestFaults: each fault at each step has the effect of its name, and leaves nothing behind.
 func TestFaults(t *testing.T) {
 	testnet.NeedRoot(t, "makes network namespaces")
 	runtime.LockOSThread() // the namespace ends with the thread
@@ -89,7 +89,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// check compares the error of a program with what a fault makes of it.
+// check compares the error of a program with the expected effect of a fault.
 func check(t *testing.T, f Fault, err error) {
 	t.Helper()
 	var exit *exec.ExitError
@@ -105,8 +105,8 @@ func check(t *testing.T, f Fault, err error) {
 	}
 }
 
-// TestDiffers: the faults that are left out are those that leave what another one leaves: a
-// program that ends in the middle of its questions, and answers in the middle of a long one.
+// TestDiffers: the omitted faults leave the same state as other faults. They are a program that ends in the middle of
+// its questions, and answers in the middle of a long answer.
 func TestDiffers(t *testing.T) {
 	call := func(name string, pid int, changes bool) Step {
 		return Step{Program: "nft", Call: name, pid: pid, Changes: changes}

@@ -20,11 +20,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// slow is the obvious datapath: a rule for each frontend and scope, the whole ruleset
-// written as text for every change, and nothing remembered. What it holds it writes
-// into the comments of rules, so that another instance finds it.
+// slow is the obvious datapath. It has a rule for each frontend and scope, writes the whole ruleset as text for every
+// change, and keeps no state. It stores its table in the comments of rules, so that another instance finds it.
 //
-// It is there to be broken: bug names what it does wrong.
+// It exists to be broken: bug names its error.
 type slow struct {
 	bug  string
 	fail func() error
@@ -82,7 +81,7 @@ func (s *slow) Sync(ctx context.Context, want *service.Table) (datapath.Stats, e
 	if len(changes) == 0 && held.Settings.Equal(want.Settings) && !s.has("writes again") {
 		return stats, nil
 	}
-	stats.Added++ // the settings, perhaps
+	stats.Added++ // possibly the settings
 	const old = "table inet slow\ndelete table inet slow\n"
 	if s.has("not atomic") {
 		if err := s.write(ctx, old); err != nil {
@@ -95,7 +94,7 @@ func (s *slow) Sync(ctx context.Context, want *service.Table) (datapath.Stats, e
 	return stats, s.write(ctx, old+s.render(want))
 }
 
-// everyFlow is a conntrack filter that matches all.
+// everyFlow is a conntrack filter that matches all flows.
 type everyFlow struct{}
 
 func (everyFlow) MatchConntrackFlow(*netlink.ConntrackFlow) bool { return true }
@@ -114,7 +113,7 @@ func (s *slow) write(ctx context.Context, text string) error {
 	return nil
 }
 
-// record is what is kept in comments.
+// record is the data in the comments.
 type record struct {
 	Settings  service.Settings
 	Frontends []*service.Frontend
@@ -224,7 +223,7 @@ func family(a netip.Addr) string {
 	return "ip6"
 }
 
-// guards are the rules that drop clients outside a frontend's Sources.
+// guards returns the rules that drop clients outside a frontend's Sources.
 func (s *slow) guards(t *service.Table) (all []string) {
 	for _, f := range t.Sorted() {
 		if len(f.Sources) > 0 && !s.has("everyone may come in") {
@@ -236,7 +235,7 @@ func (s *slow) guards(t *service.Table) (all []string) {
 	return all
 }
 
-// unserved refuses what comes to addresses of Services and reaches no frontend.
+// unserved returns the rules that refuse packets to addresses of Services that reach no frontend.
 func (s *slow) unserved(t *service.Table) (all []string) {
 	if s.has("unserved ports pass") {
 		return nil
@@ -261,7 +260,7 @@ func (s *slow) unserved(t *service.Table) (all []string) {
 	return all
 }
 
-// rules are what a frontend needs at one hook: the NAT, or the refusal.
+// rules returns the rules of a frontend at one hook: the NAT, or the refusal.
 func (s *slow) rules(t *service.Table, f *service.Frontend, output, nat bool) []string {
 	ip := family(f.Addr.Addr())
 	if s.has("no IPv6") && ip == "ip6" || s.has("no UDP") && f.Proto == api.UDP || s.has("no SCTP") && f.Proto == api.SCTP {
@@ -352,7 +351,7 @@ func (s *slow) weight(e service.Endpoint) int {
 	return int(max(e.Weight, 1))
 }
 
-// podRoute is a route as pods have it: pods are masqueraded only where all clients are.
+// podRoute returns a route as it applies to pods. Pods are masqueraded only if all clients are.
 func podRoute(r *service.Route) *service.Route {
 	own := *r
 	if own.Masquerade == service.MasqueradeOffCluster {
@@ -363,7 +362,7 @@ func podRoute(r *service.Route) *service.Route {
 
 func quoted(names []string) string { return `"` + strings.Join(names, `", "`) + `"` }
 
-// prefixes is a set of those of a family, "" if there is none.
+// prefixes returns the set of prefixes of a family, or "" if there is none.
 func prefixes(all []netip.Prefix, ip string) string {
 	var out []string
 	for _, p := range all {

@@ -14,10 +14,10 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// The obvious datapath passes: the suite asks for nothing but the contract.
+// The obvious datapath passes, so the suite requires only the contract.
 func TestObvious(t *testing.T) { small("", 5*time.Second).run(t) }
 
-// Each difference names something that the suite checks, and has a reason.
+// Each difference names a check of the suite, and has a reason.
 func TestDifferences(t *testing.T) {
 	all, err := load()
 	if err != nil {
@@ -39,8 +39,8 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// A suite that rejects nothing holds nothing. Each of these datapaths is wrong in one
-// way, and the named part of the suite must find it.
+// A suite must reject wrong datapaths. Each of these datapaths has one error, and the named part of the suite must find
+// it.
 func TestSuiteFindsBugs(t *testing.T) {
 	for _, c := range []struct {
 		bug  string
@@ -88,7 +88,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 	}
 }
 
-// small is the suite in a size for a datapath that starts nft for everything.
+// small returns a suite of a size that suits a datapath which starts nft for every step.
 func small(bug string, patience time.Duration) suite {
 	return suite{
 		open:     func(testing.TB) Datapath { return &slow{bug: bug} },
@@ -97,7 +97,7 @@ func small(bug string, patience time.Duration) suite {
 	}
 }
 
-// only is the suite with one scenario.
+// only returns a suite with one scenario.
 func only(name string) func(suite, testing.TB) {
 	return func(s suite, t testing.TB) {
 		all, err := load()
@@ -114,8 +114,7 @@ func only(name string) func(suite, testing.TB) {
 	}
 }
 
-// A recorder is a test whose failures are what is hoped for. Cleanups are the real
-// test's.
+// A recorder is a test that should fail. Its cleanups belong to the real test.
 type recorder struct {
 	testing.TB
 	mu     sync.Mutex
@@ -145,7 +144,7 @@ func (r *recorder) note(text string) {
 	r.errors = append(r.errors, text)
 }
 
-// report reports every error that was joined, one by one.
+// report reports every joined error separately.
 func TestReport(t *testing.T) {
 	r := &recorder{TB: t}
 	report(r, errors.Join(errors.New("a"), nil, errors.Join(errors.New("b"), errors.New("c"))))

@@ -9,7 +9,7 @@ func TestCompare(t *testing.T) {
 		command, output string
 		same            bool
 	}{
-		{"show it", "NAME AGE\nweb-7d9c4b8f5-6t7kq  17m3s\nkept: 3\n", false}, // one blank is no column
+		{"show it", "NAME AGE\nweb-7d9c4b8f5-6t7kq  17m3s\nkept: 3\n", false}, // one blank does not separate columns
 		{"show it", "NAME     AGE\nweb-7d9c4b8f5-6t7kq    17m3s\nkept: 3 of 5", true},
 		{"show it", "NAME     AGE\nweb-7d9c4b8f5-6t7kq    17m3s\nmore\nand more\nkept: 3 of 5\n", true},
 		{"show it", "NAME     AGE\nweb-7d9c4b8f5-6t7kq    17m3s\nkept: 4\n", false},

@@ -72,7 +72,7 @@ packet from=outside to=[n1]:30080/tcp -> reject
 	}
 }
 
-// Whatever is misspelled is an error: a line that is left out would hold nothing.
+// A misspelled line is an error, because an ignored line would check nothing.
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         `"node NAME" is missing`,
@@ -106,7 +106,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Orders are the same for the same seed, are many, and really contain what they say.
+// Orders with the same seed are the same, and a seed gives many orders. Each contains the steps that it claims.
 func TestOrders(t *testing.T) {
 	s, err := Parse([]byte("node n1\n" + objects))
 	if err != nil {
@@ -134,7 +134,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// Predict in the cases where scopes and masquerading differ, by hand.
+// Predict, by hand, for cases with different scopes and masquerading.
 func TestPredict(t *testing.T) {
 	addr := netip.MustParseAddrPort
 	local := service.Endpoint{Addr: addr("10.244.1.5:8080"), Local: true}

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// TestCgroup: sockets and programs of a host with a cgroup are in it, and nothing else is: a rule of the
-// kernel tells them apart.
+// TestCgroup: only the sockets and programs of a host with a cgroup are in the cgroup. A kernel rule tells them apart.
 func TestCgroup(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
@@ -42,7 +41,7 @@ func TestCgroup(t *testing.T) {
 		t.Errorf("the test is in %s, %v; was in %s", after, err, before)
 	}
 
-	below, err := filepath.Rel("/sys/fs/cgroup", dir) // where nft looks
+	below, err := filepath.Rel("/sys/fs/cgroup", dir) // nft looks there
 	if err != nil {
 		t.Fatal(err)
 	}

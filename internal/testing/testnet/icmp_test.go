@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFirstErrors: the first ICMP errors of a host arrive, also when two CPUs send them at once. Where they are subject to the
-// kernel's limit for all addresses, one in some forty hosts loses one.
+// TestFirstErrors: the first ICMP errors of a host arrive, even when two CPUs send them at once. With the kernel's
+// limit for all addresses, about one in forty hosts loses an error.
 func TestFirstErrors(t *testing.T) {
 	n := New(t)
 	node := n.Node("node-1")
@@ -31,7 +31,7 @@ func TestFirstErrors(t *testing.T) {
 	}
 }
 
-// askAtOnce asks by UDP on each of two CPUs, and returns what the clients read.
+// askAtOnce sends UDP from two CPUs, and returns the clients' errors.
 func askAtOnce(t *testing.T, from *Host, to netip.AddrPort) (errs [2]error) {
 	var ready atomic.Int32
 	var all sync.WaitGroup
@@ -46,12 +46,12 @@ func askAtOnce(t *testing.T, from *Host, to netip.AddrPort) (errs [2]error) {
 		}
 		all.Go(func() {
 			defer conn.Close()
-			runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+			runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 			var cpu unix.CPUSet
 			cpu.Set(i % runtime.NumCPU())
 			_ = unix.SchedSetaffinity(0, &cpu)
 			ready.Add(1)
-			for ready.Load() < int32(len(errs)) { // whoever sleeps is late
+			for ready.Load() < int32(len(errs)) { // a busy wait, because a sleeping thread would be late
 			}
 			if _, errs[i] = conn.Write([]byte("?")); errs[i] != nil {
 				return

@@ -13,8 +13,8 @@ type runs func() int
 
 func (r runs) Run() int { return r() }
 
-// The leak check is checked: it finds a goroutine and a descriptor that are left.
-// It is not parallel, for it looks at the whole process.
+// TestMainFindsLeaks tests the leak check itself: it finds a leaked goroutine and a leaked descriptor. It is not
+// parallel, because it looks at the whole process.
 func TestMainFindsLeaks(t *testing.T) {
 	before := descriptors()
 	f, err := os.Open("/dev/null")
@@ -38,13 +38,13 @@ func TestMainFindsLeaks(t *testing.T) {
 	if code := run(runs(func() int { return 3 }), &out); code != 3 {
 		t.Errorf("a failed run ended with %d", code)
 	}
-	// The test's own runner is a goroutine that is left over, from here.
+	// From here on, the test's own runner is a leaked goroutine.
 	if left := leaks(before, time.Millisecond); !strings.Contains(left, "testing") {
 		t.Errorf("the runner is not found: %q", left)
 	}
 }
 
-// TestSplicePipes: a pipe that the runtime has kept to splice with is no leak.
+// TestSplicePipes: a pipe that the runtime keeps for splice is no leak.
 func TestSplicePipes(t *testing.T) {
 	before := descriptors()
 	func() {
@@ -63,7 +63,7 @@ func TestSplicePipes(t *testing.T) {
 	if left := leftDescriptors(before); !strings.Contains(left, "pipe:") {
 		t.Fatalf("the runtime keeps no pipe, so that this test shows nothing: %q", left)
 	}
-	// The runner's goroutines are left over, so one look must do.
+	// The runner's goroutines are always left, so a single look must be enough.
 	for end := time.Now().Add(time.Minute); ; {
 		left := leaks(before, 0)
 		if !strings.Contains(left, "descriptor") {
@@ -75,7 +75,7 @@ func TestSplicePipes(t *testing.T) {
 	}
 }
 
-// pair is a TCP connection by the loopback interface.
+// pair returns the two ends of a TCP connection over loopback.
 func pair(t *testing.T) [2]net.Conn {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

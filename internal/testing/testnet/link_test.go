@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// On a machine that removes namespaces, one look can take seconds: RTNL is held for the removal of all their links. The
-// kernel's own work waits as long, and is done by one of the looks after that.
+// On a machine that removes namespaces, one look can take seconds, because the removal of their links holds RTNL. The
+// kernel's own work waits as long, and is done by a later look.
 func TestLookUntilCountsLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := 0
 		missing, err := lookUntil(func() (string, error) {
-			<-time.After(6 * time.Second) // virtual
+			<-time.After(6 * time.Second) // virtual time
 			if seen++; seen < 3 {
 				return "the local route", nil
 			}
@@ -39,7 +39,7 @@ func TestLookUntilEnds(t *testing.T) {
 	})
 }
 
-// The kernel takes packets to an address from the moment on that the host is said to have it.
+// When a host reports an address, the kernel already accepts packets to it.
 func TestAddressesAreUsable(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestAwait: a text that is there, that comes later, in parts, and that does not come.
+// TestAwait: a text that exists, a text that comes later in parts, and a text that never comes.
 func TestAwait(t *testing.T) {
 	var l Log
 	fmt.Fprint(&l, "first")

@@ -36,8 +36,8 @@ func newSmall(t *testing.T) small {
 	return s
 }
 
-// Every host reaches every pod, over both families and protocols, and the pod sees the
-// host's own address: no address is translated.
+// Every host reaches every pod, over both families and protocols. The pod sees the host's own address, because no
+// address is translated.
 func TestEverybodyReachesEveryPod(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
@@ -92,7 +92,7 @@ func TestOutcomes(t *testing.T) {
 					patience = Patience
 				}
 				if network == "sctp" && port == 80 {
-					continue // a raw socket has all ports: none is refused
+					continue // a raw socket has all ports and refuses none
 				}
 				if network != "sctp" {
 					questions, wants = append(questions, Question{network, netip.AddrPortFrom(ip, port), patience}), append(wants, want)
@@ -121,7 +121,7 @@ func nft(text string) error {
 	return nil
 }
 
-// A connection can be asked again, and is cut when its server stops.
+// A connection can carry several requests, and is cut when its server stops.
 func TestConnection(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
@@ -143,7 +143,7 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// A node's further address is reachable from everywhere.
+// A node's additional address is reachable from everywhere.
 func TestAddAddr(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
@@ -157,8 +157,8 @@ func TestAddAddr(t *testing.T) {
 	}
 }
 
-// Do comes back to where it was, also when the function fails, ends the goroutine or
-// panics; and no namespace of a test has a route to the outside.
+// Do returns to its earlier namespace, even if the function fails, ends the goroutine or panics. No namespace of a test
+// has a route to the outside.
 func TestDoReturns(t *testing.T) {
 	home, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPatience: a client that stood still for longer than its patience, its process or all of its machine, takes the answer that came
-// meanwhile; one that ran calls silent who is.
+// TestPatience: a client process or its whole machine stops for longer than its patience. It then takes the answer that
+// arrived meanwhile. A client that was running reports a silent server.
 func TestPatience(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	ways := map[string]func(*Namespace, netip.AddrPort) Answer{
@@ -39,7 +39,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// testStopped stops a client after it has asked, for some time, in which it is answered or is not.
+// testStopped stops a client for some time after its request. During the stop it gets an answer or not.
 func testStopped(t *testing.T, name string, still time.Duration, answers bool) {
 	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

@@ -30,8 +30,7 @@ func run(t *testing.T, ctx context.Context, virtual bool, script string) (status
 	return status, b.String(), err
 }
 
-// needKernel fails the test if there is no kernel. For an ordinary user, who may have
-// none built, the test is left out.
+// needKernel fails the test if there is no kernel. It skips the test for an ordinary user, who may not have built one.
 func needKernel(t *testing.T) {
 	t.Helper()
 	if _, err := uml.Kernel(); err != nil {
@@ -40,7 +39,7 @@ func needKernel(t *testing.T) {
 	}
 }
 
-// It says what a program said and how it ended.
+// Run returns the program's output and status.
 func TestRun(t *testing.T) {
 	status, out, err := run(t, t.Context(), true, `echo "it is $WORD"; echo bad >&2; exit 42`)
 	if err != nil || status != 42 || !strings.Contains(out, "it is it's\n") || !strings.Contains(out, "bad\n") {
@@ -48,7 +47,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The kernel has what the machine's lacks, and no way out.
+// The kernel has features that the machine's kernel lacks, and no route to the outside.
 func TestKernel(t *testing.T) {
 	status, out, err := run(t, t.Context(), true, `cat /proc/net/ip_vs >/dev/null && ip -o link && ! touch /uml-was-here 2>/dev/null`)
 	if err != nil || status != 0 {
@@ -71,7 +70,7 @@ func TestVirtual(t *testing.T) {
 	}
 }
 
-// A program that hangs is an error when the context ends, and is gone then.
+// A program that hangs is an error when the context ends, and is then gone.
 func TestEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -80,14 +79,14 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A kernel that ends by itself before the program has ended has no status.
+// A kernel that ends before the program has no status.
 func TestDies(t *testing.T) {
 	if _, _, err := run(t, t.Context(), true, "echo c >/proc/sysrq-trigger; halt -f -n -d; sleep 1"); err == nil {
 		t.Error("no error")
 	}
 }
 
-// Nothing outlives the process that started the kernel, even if that is killed.
+// No process outlives the process that started the kernel, even if that process is killed.
 func TestKilled(t *testing.T) {
 	if os.Getenv("UML_HANG") != "" {
 		_, _, _ = run(t, t.Context(), false, "echo up; sleep 3600")
@@ -108,7 +107,7 @@ func TestKilled(t *testing.T) {
 	await(t, "the kernel is gone", func() bool { return len(kernels(t, scratch)) == 0 })
 }
 
-// kernels returns the processes whose scratch directory is below dir.
+// kernels returns the processes with a scratch directory below dir.
 func kernels(t *testing.T, dir string) (pids []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
