@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestApplied: what is published is what the kernel holds. Passes that fail publish
-// nothing, and a late subscriber misses nothing.
+// TestApplied: the published table is the table in the kernel. A failed pass publishes nothing, and a late subscriber
+// misses nothing.
 func TestApplied(t *testing.T) {
 	var failing atomic.Bool
 	failing.Store(true)
@@ -25,7 +25,7 @@ func TestApplied(t *testing.T) {
 	name := h.api.set(1)
 	close(h.api.synced)
 	h.pass(t)
-	h.pass(t) // the first has failed
+	h.pass(t) // the first pass has failed
 	if got := h.applied.Table(); got != nil {
 		t.Errorf("a pass that failed published %v", got)
 	}
@@ -45,7 +45,7 @@ func TestApplied(t *testing.T) {
 	}
 }
 
-// published waits for a wake-up after which the table has the Service.
+// published waits for a wake-up after which the table contains the Service.
 func published(t *testing.T, h *harness, wake <-chan struct{}, name api.Name) {
 	t.Helper()
 	for deadline := time.After(30 * time.Second); ; {

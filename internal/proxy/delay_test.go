@@ -25,7 +25,7 @@ import (
 
 func addrAt(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
-// huge is a Service with so many ports, whose slices have so many endpoints.
+// huge adds a Service with the given number of ports. Its slices have the given number of endpoints.
 func (a *fakeSource) huge(i, ports, endpoints int) api.Name {
 	name := api.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 	svc := &service.Service{Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}}
@@ -42,7 +42,7 @@ func (a *fakeSource) huge(i, ports, endpoints int) api.Name {
 	return name
 }
 
-// hugeWith is huge for a Service that is changed before it is put.
+// hugeWith is huge with a change of the Service before it is added.
 func (a *fakeSource) hugeWith(i, ports, endpoints int, change func(*service.Service, *service.Slice)) api.Name {
 	n := a.huge(i, ports, endpoints)
 	svc, _ := a.Service(n)
@@ -54,7 +54,7 @@ func (a *fakeSource) hugeWith(i, ports, endpoints int, change func(*service.Serv
 	return n
 }
 
-// greedy are Services at the limits, one for each kind of object that can be large.
+// greedy returns functions that add Services at the limits, one for each kind of object that can be large.
 func greedy(limits service.Limits) map[string]func(a *fakeSource, i int) api.Name {
 	kind := func(ports, endpoints int, change func(*service.Service, *service.Slice)) func(*fakeSource, int) api.Name {
 		return func(a *fakeSource, i int) api.Name { return a.hugeWith(i, ports, endpoints, change) }
@@ -114,7 +114,7 @@ func greedy(limits service.Limits) map[string]func(a *fakeSource, i int) api.Nam
 	}
 }
 
-// A counter is a datapath that notes how much each Sync writes.
+// A counter is a datapath that counts the writes of each Sync.
 type counter struct {
 	datapath.Datapath
 	written int // elements and rules of the last Sync
@@ -134,7 +134,7 @@ type crowd struct {
 	passes int
 }
 
-// newCrowd works in the network namespace of this thread, in a mode: nftables, iptables or userspace.
+// newCrowd works in the network namespace of this thread. The mode is nftables, iptables or userspace.
 func newCrowd(t testing.TB, mode string) *crowd {
 	t.Helper()
 	var real datapath.Datapath
@@ -175,8 +175,8 @@ func (c *crowd) other() api.Name {
 	return c.set(1000 + c.passes%1000)
 }
 
-// TestWorkOfPasses: one pass carries a Service at the limits together with another Service's change, and what it writes
-// is bounded by the limits.
+// TestWorkOfPasses: one pass carries a Service at the limits together with another Service's change. The limits bound
+// its writes.
 func TestWorkOfPasses(t *testing.T) {
 	limits := service.DefaultLimits()
 	for name, one := range greedy(limits) {
@@ -206,16 +206,16 @@ func TestWorkOfPasses(t *testing.T) {
 	}
 }
 
-// BenchmarkDelay is how long one pass of mode nftables takes that adds Services at the limits, that takes an endpoint
-// from each, and that removes them: so long a change of another Service waits at most. It prints the longest passes by
-// the clock, and the CPU time of the thread in them, the kernel's included, which depends less on the machine's load.
+// BenchmarkDelay measures the longest delay of a change of another Service. It takes the passes of mode nftables that
+// add Services at the limits, remove an endpoint from each, and delete them. It prints the longest passes by the clock,
+// and the thread's CPU time in them. The CPU time includes the kernel's, and depends less on the machine's load.
 func BenchmarkDelay(b *testing.B) { delays(b, "nftables") }
 
 // BenchmarkDelayUserspace is BenchmarkDelay in mode userspace.
 func BenchmarkDelayUserspace(b *testing.B) { delays(b, "userspace") }
 
-// BenchmarkDelayIPTables is BenchmarkDelay in mode iptables, where programs of iptables write: only the time by the
-// clock counts.
+// BenchmarkDelayIPTables is BenchmarkDelay in mode iptables. There iptables' programs do the writes, so only the time
+// by the clock counts.
 func BenchmarkDelayIPTables(b *testing.B) { delays(b, "iptables") }
 
 func delays(b *testing.B, mode string) {
@@ -224,7 +224,7 @@ func delays(b *testing.B, mode string) {
 	}
 }
 
-// limitsOf are the limits that an agent in a mode has by default.
+// limitsOf returns the default limits of an agent in a mode.
 func limitsOf(mode string) service.Limits {
 	l := service.DefaultLimits()
 	if mode == "iptables" {
@@ -233,8 +233,8 @@ func limitsOf(mode string) service.Limits {
 	return l
 }
 
-// delay adds so many Services of each kind at once, changes an endpoint of each, and removes them. Another Service
-// changes with each of these.
+// delay adds the given number of Services of each kind at once, changes an endpoint of each, and deletes them. Another
+// Service changes together with each of these steps.
 func delay(b *testing.B, mode string, services int) {
 	for name, one := range greedy(limitsOf(mode)) {
 		b.Run(name, func(b *testing.B) {
@@ -273,7 +273,7 @@ func delay(b *testing.B, mode string, services int) {
 	}
 }
 
-// loseEndpoint takes the last endpoint from a Service of huge.
+// loseEndpoint removes the last endpoint of a Service of huge.
 func (a *fakeSource) loseEndpoint(i int) {
 	name := api.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 	svc, _ := a.Service(name)
@@ -286,7 +286,7 @@ func (a *fakeSource) loseEndpoint(i int) {
 	a.put(svc, less...)
 }
 
-// threadTime is the CPU time of the calling thread, in user space and in the kernel.
+// threadTime returns the CPU time of the calling thread, in user space and in the kernel.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)

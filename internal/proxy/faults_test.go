@@ -14,13 +14,13 @@ import (
 
 // unset deletes the i-th Service.
 func (a *fakeSource) unset(i int) {
-	n := a.set(i) // marks it
+	n := a.set(i) // marks the Service as changed
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.services, n)
 }
 
-// TestMapEmptied: docs/troubleshooting.md shows the log of an agent whose map another program emptied.
+// TestMapEmptied: docs/troubleshooting.md shows the log of an agent after another program has emptied a map.
 func TestMapEmptied(t *testing.T) {
 	var empty atomic.Bool
 	h := start(t, func() error { // in the loop's namespace, before each write
@@ -43,7 +43,7 @@ func TestMapEmptied(t *testing.T) {
 	h.api.unset(0)
 	for end := time.After(30 * time.Second); h.log.Has("failures=1") != nil || h.log.Count("rules are up to date") < 2; {
 		select {
-		case <-h.syncs: // one deletes an element that is gone, the next repairs
+		case <-h.syncs: // one pass deletes an element that is gone, and the next repairs
 		case <-time.After(10 * time.Millisecond):
 		case <-end:
 			t.Fatalf("it never works again:\n%s", h.log)
@@ -53,11 +53,10 @@ func TestMapEmptied(t *testing.T) {
 	docpage.Check(t, "../../docs/troubleshooting.md", "kubectl -n kube-system logs fairway-agent-rk226", h.log.String())
 }
 
-// TestFaults: of all writes to the kernel a tenth fails, and one in the middle of a
-// transaction is as good as any. Whatever was asked for meanwhile, in the end the kernel
-// holds what the API asks for.
+// TestFaults: a tenth of all writes to the kernel fails, also in the middle of a transaction. In the end the kernel
+// holds the table that the API asks for, whatever changed meanwhile.
 func TestFaults(t *testing.T) {
-	rng, faults := testnet.Random(t), testnet.Random(t) // one goroutine each
+	rng, faults := testnet.Random(t), testnet.Random(t) // one for each goroutine
 	var failed atomic.Int32
 	h := start(t, func() error {
 		if faults.IntN(10) > 0 {
@@ -78,11 +77,11 @@ func TestFaults(t *testing.T) {
 		}
 		h.pass(t)
 	}
-	last := h.api.set(services) // a table that has it has all
+	last := h.api.set(services) // a table with this Service has all changes
 	for deadline := time.Now().Add(time.Minute); h.done() == nil || h.done().Entry(last) == nil; {
 		select {
 		case <-h.syncs:
-		case <-time.After(10 * time.Millisecond): // it may be done by now
+		case <-time.After(10 * time.Millisecond): // the kernel may be done by now
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("no pass succeeds")

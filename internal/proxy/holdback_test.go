@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestRestartBesideAnEmptyAPI: an agent that starts, and finds far less at the API server
-// than the kernel carries, leaves the kernel alone until that has been so for a while.
+// TestRestartBesideAnEmptyAPI: a starting agent finds far fewer objects at the API server than the kernel carries. It
+// leaves the kernel alone until this has lasted for a while.
 func TestRestartBesideAnEmptyAPI(t *testing.T) {
 	const bound = time.Minute
 	start := time.Now()
@@ -87,7 +87,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 	}
 }
 
-// apiWith returns an API with so many Services.
+// apiWith returns an API with the given number of Services.
 func apiWith(services int) *fakeSource {
 	a := newAPI()
 	for i := range services {
@@ -96,7 +96,7 @@ func apiWith(services int) *fakeSource {
 	return a
 }
 
-// wantKept checks the metric of frontends that are kept.
+// wantKept checks the metric of kept frontends.
 func wantKept(t *testing.T, registry *prometheus.Registry, want float64) {
 	t.Helper()
 	families, err := registry.Gather()

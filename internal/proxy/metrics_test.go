@@ -16,8 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestMetricsOfModes: alerts on kube-proxy's failures find them under the names that
-// the mode has there.
+// TestMetricsOfModes: alerts on kube-proxy's failures work, because each mode uses kube-proxy's metric names.
 func TestMetricsOfModes(t *testing.T) {
 	const prefix = "kubeproxy_sync_proxy_rules_"
 	for mode, want := range map[string]map[string]int{
@@ -46,7 +45,7 @@ func TestMetricsOfModes(t *testing.T) {
 	}
 }
 
-// scrape reads all metrics that are one number, by name and labels.
+// scrape reads all metrics with a single value, by name and labels.
 func scrape(t *testing.T, r prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -90,7 +89,7 @@ func answering(t *testing.T, all counts) chan chan<- counts {
 	return ask
 }
 
-// TestChanges: what waits and what was seen, of each family.
+// TestChanges: the pending and the total changes of each family.
 func TestChanges(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	now := service.Changes{Services: 5, Endpoints: 7, ServicesPending: 1, EndpointsPending: 2}
@@ -108,8 +107,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestNoLocalEndpoints follows a Service whose policies are Local, as its endpoints come
-// and go.
+// TestNoLocalEndpoints follows a Service with Local policies, as its endpoints come and go.
 func TestNoLocalEndpoints(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m := NewMetrics(MetricsConfig{Registry: r, Mode: "nftables"})
@@ -153,8 +151,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 	expect("the Service is gone", 0)
 }
 
-// TestCarried: a scrape shows what the datapath counted at that moment, and nothing that
-// did not happen.
+// TestCarried: a scrape shows the datapath's counters of that moment, and no counter without an event.
 func TestCarried(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m := NewMetrics(MetricsConfig{Registry: r, Mode: "nftables"})
@@ -179,7 +176,7 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// TestScrape: the loop answers a scrape before its first pass and between two.
+// TestScrape: the loop answers a scrape before its first pass and between passes.
 func TestScrape(t *testing.T) {
 	h := start(t, nil)
 	scraped := func(when string, want counts) {

@@ -23,7 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// fakeSource is a Source under the test's control.
+// fakeSource is a Source that the test controls.
 type fakeSource struct {
 	synced, dirty chan struct{}
 
@@ -132,15 +132,15 @@ func notify(c chan struct{}) {
 	}
 }
 
-// harness is a Loop that runs in a network namespace of its own.
+// harness is a Loop in a separate network namespace.
 type harness struct {
 	api     *fakeSource
 	syncs   chan *service.Table
 	health  health
 	applied *Applied
 	metrics *Metrics
-	done    func() *service.Table // what the last Sync that succeeded was asked for
-	dump    func() *service.Table // after stop
+	done    func() *service.Table // the table of the last successful Sync
+	dump    func() *service.Table // valid after stop
 	log     *testnet.Log
 	stop    func()
 }
@@ -170,7 +170,7 @@ func start(t *testing.T, fail func() error) *harness {
 	done := make(chan error, 1)
 	dumped := make(chan *service.Table, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the namespace ends with the thread
+		runtime.LockOSThread() // never unlocked, so the namespace ends with the thread
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("make a network namespace: %w [run the tests as root]", err)
 			return
@@ -190,7 +190,7 @@ func start(t *testing.T, fail func() error) *harness {
 		cancel()
 		for {
 			select {
-			case <-h.syncs: // a pass under way may end
+			case <-h.syncs: // lets a running pass end
 			case err := <-done:
 				if err != nil {
 					t.Error(err)
@@ -204,7 +204,7 @@ func start(t *testing.T, fail func() error) *harness {
 	return h
 }
 
-// pass lets the next Sync happen and returns its table.
+// pass allows the next Sync and returns its table.
 func (h *harness) pass(t *testing.T) *service.Table {
 	t.Helper()
 	select {
@@ -233,13 +233,13 @@ func TestNothingBeforeSynced(t *testing.T) {
 func TestBurstIsOnePass(t *testing.T) {
 	h := start(t, nil)
 	close(h.api.synced)
-	h.pass(t) // empty
+	h.pass(t) // the first pass has an empty table
 	<-h.health.synced
 	const burst = 500
 	for i := range burst {
 		h.api.set(i)
 	}
-	// The loop took some of them at the first wake-up, the rest at the second.
+	// The loop took some changes at the first wake-up, and the others at the second.
 	passes := 0
 	for n := 0; n < burst; passes++ {
 		n, _ = h.pass(t).Len()
@@ -263,7 +263,7 @@ func TestFailureIsRetriedAndLosesNothing(t *testing.T) {
 	h.api.set(1)
 	close(h.api.synced)
 	h.pass(t)
-	h.api.set(2) // while it fails
+	h.api.set(2) // during the failed pass
 	for synced := false; !synced; {
 		select {
 		case <-h.syncs:
@@ -289,8 +289,8 @@ func TestRulesStayWhenTheLoopEnds(t *testing.T) {
 	}
 }
 
-// TestBeat: a loop lives also while the kernel refuses all that it writes: to end it would
-// make a fault of one object one of all.
+// TestBeat: a loop also counts as alive while the kernel refuses all writes. A restart would turn a fault of one object
+// into a fault of all.
 func TestBeat(t *testing.T) {
 	h := start(t, func() error { return errors.New("injected") })
 	h.api.set(1)

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// TestRetry: what fails for long is tried again every few seconds, or less often if a try takes
-// long, and is logged once a minute.
+// TestRetry: a pass that keeps failing is repeated every few seconds, or less often if a pass takes long. The log has
+// one line a minute.
 func TestRetry(t *testing.T) {
 	for _, test := range []struct {
 		name           string
 		takes, longest time.Duration
-		atLeast, most  time.Duration // of the pauses, after a while
-		tries          [2]int        // in ten minutes
+		atLeast, most  time.Duration // the pauses, after a while
+		tries          [2]int        // number in ten minutes
 	}{
 		{"a quick pass", 0, 30 * time.Second, maxPause, 4 * time.Second, [2]int{150, 210}},
 		{"a pass that takes seconds", 5 * time.Second, 30 * time.Second, 20 * time.Second, 20 * time.Second, [2]int{24, 26}},
@@ -47,7 +47,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestRetryLogs: an error that is new is logged soon, and the end of all of them.
+// TestRetryLogs: a new error is logged soon, and so is the end of all errors.
 func TestRetryLogs(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
@@ -71,7 +71,7 @@ func TestRetryLogs(t *testing.T) {
 	}
 }
 
-// TestChangesWaitForRetry: while passes fail, changes do not make more of them.
+// TestChangesWaitForRetry: while passes fail, changes cause no additional passes.
 func TestChangesWaitForRetry(t *testing.T) {
 	h := start(t, func() error { return errors.New("injected") })
 	close(h.api.synced)

@@ -10,9 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestManyClients: datagrams from 20,000 addresses to each of five ports make a Service remember
-// no more clients than its share. Those that are not remembered stay at their endpoint too, and
-// another Service's clients are remembered.
+// TestManyClients: 20,000 addresses send datagrams to each of five ports. The Service remembers no more clients than
+// its share. The other clients also stay at their endpoint, and another Service's clients are remembered.
 func TestManyClients(t *testing.T) {
 	var table affinityTable
 	var route service.Route
@@ -51,8 +50,8 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
-// Clients of a Service that is gone are forgotten with it, also if it went while no agent ran: their time
-// may be a day, in which somebody makes Services by the thousand.
+// The clients of a deleted Service are forgotten with it, even if the Service was deleted while no agent ran. Otherwise
+// they could stay for a day, and a user could create thousands of Services in that time.
 func TestServiceGone(t *testing.T) {
 	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[api.PortName]*tally{}}
 	route := &service.Route{Endpoints: some(0, 0), Local: true}
@@ -85,7 +84,7 @@ func TestServiceGone(t *testing.T) {
 	})
 	p.removeGone(nil, true)
 	count(1, "the next process")
-	if ws, _ := p.affinity.writes(time.Now()); len(ws) != 2 || !ws[0].Del && !ws[1].Del { // one comes, one goes
+	if ws, _ := p.affinity.writes(time.Now()); len(ws) != 2 || !ws[0].Del && !ws[1].Del { // one is added, one deleted
 		t.Errorf("the kernel is told %v", ws)
 	}
 }

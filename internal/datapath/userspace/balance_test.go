@@ -32,7 +32,7 @@ func poolOf(a service.Algorithm, eps []service.Endpoint) *pool {
 
 func client(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
 
-// picks counts who is picked for n clients.
+// picks counts the picks of each endpoint for n clients.
 func picks(p *pool, n int) (count map[byte]int, order string) {
 	count = map[byte]int{}
 	var all []byte
@@ -55,7 +55,7 @@ func TestRoundRobin(t *testing.T) {
 	if _, got := picks(p, 8); got != "00100010" {
 		t.Errorf("with weights %s", got)
 	}
-	// It goes on where it was when the route changes.
+	// The turn continues when the route changes.
 	before := poolOf(service.RoundRobin, some(0, 0, 0))
 	picks(before, 1)
 	after := newPool(service.RoundRobin, some(0, 0, 0), before, newTarget)
@@ -74,8 +74,8 @@ func TestLoad(t *testing.T) {
 		{service.LeastConn, []uint16{0, 0, 0}, []int64{5, 2, 7}, 1},
 		{service.LeastConn, []uint16{1, 4, 1}, []int64{2, 7, 3}, 1},     // 2, 1.75, 3
 		{service.ShortestDelay, []uint16{1, 3, 1}, []int64{0, 1, 1}, 1}, // 1, 0.67, 2
-		{service.NeverQueue, []uint16{1, 100, 1}, []int64{0, 1, 1}, 0},  // idle, though slower
-		{service.NeverQueue, []uint16{1, 3, 1}, []int64{1, 1, 1}, 1},    // none is idle: as sed
+		{service.NeverQueue, []uint16{1, 100, 1}, []int64{0, 1, 1}, 0},  // idle, although slower
+		{service.NeverQueue, []uint16{1, 3, 1}, []int64{1, 1, 1}, 1},    // no endpoint is idle, so as sed
 	} {
 		p := poolOf(c.algorithm, some(c.weights...))
 		for i, n := range c.active {
@@ -87,7 +87,7 @@ func TestLoad(t *testing.T) {
 			}
 		}
 	}
-	// Among equals nobody is always the first.
+	// Among equal endpoints, the first pick varies.
 	if count, _ := picks(poolOf(service.LeastConn, some(0, 0, 0)), 9); len(count) != 3 {
 		t.Errorf("idle endpoints: %v", count)
 	}
@@ -129,7 +129,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestMaglev: when one of ten leaves, its clients move and hardly any others.
+// TestMaglev: when one of ten endpoints leaves, its clients move and hardly any others.
 func TestMaglev(t *testing.T) {
 	all := some(make([]uint16, 10)...)
 	before, after := poolOf(service.Maglev, all), poolOf(service.Maglev, slices.Delete(slices.Clone(all), 3, 4))
@@ -147,7 +147,7 @@ func TestMaglev(t *testing.T) {
 	}
 }
 
-// TestTried: whatever the algorithm, each endpoint is tried once, then none.
+// TestTried: with every algorithm, each endpoint is tried once, then none.
 func TestTried(t *testing.T) {
 	for a := service.Random; a <= service.Maglev; a++ {
 		p := poolOf(a, some(2, 0, 1))
@@ -167,7 +167,7 @@ func TestTried(t *testing.T) {
 	}
 }
 
-// TestRender: what is rendered is read back as it was.
+// TestRender: rendered elements are read back unchanged.
 func TestRender(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	var all []*service.Frontend
@@ -237,8 +237,8 @@ func randomFrontend(rng *rand.Rand, i int) *service.Frontend {
 	return f
 }
 
-// TestPlan: between what the kernel holds and what it must hold are the writes that
-// differ, and what leads a packet to the proxy is never written before the rest.
+// TestPlan: a plan contains exactly the writes that differ between the kernel's elements and the wanted ones. The
+// elements that send packets to the proxy come last.
 func TestPlan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 0))
 	for range 200 {
@@ -296,7 +296,7 @@ func withSources(to map[elementID]element, f *service.Frontend) {
 	}
 }
 
-// elementOf is what a write adds; the end of a range counts as its data.
+// elementOf returns the element that a write adds. The end of a range is a part of its data.
 func elementOf(w nft.Write, is4 bool) element {
 	return element{set: nftset.Set(w.Set[:len(w.Set)-1]), is4: is4, key: string(w.Key), data: string(w.Last) + string(w.Data), comment: w.Comment}
 }
@@ -320,8 +320,8 @@ func written(t *testing.T, elements map[elementID]element, ws []nft.Write) map[e
 	return now
 }
 
-// What a change of one endpoint costs does not grow with how many there are beside it: a step of the proxy
-// loop may be one of hundreds, of a Service of 50,000.
+// The cost of a change of one endpoint does not depend on the number of other endpoints. A step of the proxy loop may
+// be one of hundreds, in a Service of 50,000 endpoints.
 func TestOneOfManyEndpoints(t *testing.T) {
 	eps := some(make([]uint16, 250)...)
 	old := &service.Frontend{Addr: netip.AddrPortFrom(vip, 80), Proto: api.TCP, Internal: &service.Route{Endpoints: eps}}

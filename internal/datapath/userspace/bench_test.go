@@ -22,8 +22,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// childEnv makes the test program an agent: a process of its own in the node's namespace,
-// as haproxy is one, that serves vip until its standard input ends.
+// childEnv turns the test program into an agent. Like haproxy, the agent is a separate process in the node's namespace.
+// It serves vip until its standard input ends.
 const childEnv = "FAIRWAY_USERSPACE_SERVES"
 
 func TestMain(m *testing.M) {
@@ -77,7 +77,7 @@ func (r *rig) begin(ready string, cmd *exec.Cmd) {
 	}
 }
 
-// haproxyAt is where haproxy listens, on the node.
+// haproxyAt is haproxy's address on the node.
 var haproxyAt = netip.MustParseAddrPort("172.18.0.11:8000")
 
 const haproxyConf = `global
@@ -93,7 +93,7 @@ listen web
 	server one %v
 `
 
-// versus is a rig with both proxies before one endpoint, which serve answers for.
+// versus is a rig with both proxies in front of one endpoint, whose connections serve handles.
 func versus(b *testing.B, serve func(*net.TCPConn)) *rig {
 	path, err := exec.LookPath("haproxy")
 	if err != nil {
@@ -113,8 +113,8 @@ func versus(b *testing.B, serve func(*net.TCPConn)) *rig {
 	return r
 }
 
-// BenchmarkConnections opens connections through us and through haproxy, by turns: each
-// asks for a byte, gets one and ends. An iteration is 2,000 of them for each.
+// BenchmarkConnections opens connections through Fairway and through haproxy in turns. Each connection asks for a byte,
+// gets it and ends. An iteration is 2,000 connections through each.
 func BenchmarkConnections(b *testing.B) {
 	const each, workers = 2000, 16
 	r := versus(b, func(c *net.TCPConn) {
@@ -158,8 +158,7 @@ func BenchmarkConnections(b *testing.B) {
 	r.compare(b, many, each, "conn/s")
 }
 
-// BenchmarkStream carries 256 MB from the endpoint to a client through us and through
-// haproxy, by turns.
+// BenchmarkStream carries 256 MB from the endpoint to a client, through Fairway and through haproxy in turns.
 func BenchmarkStream(b *testing.B) {
 	const size = 256 << 20
 	piece := make([]byte, 256<<10)
@@ -188,14 +187,14 @@ func BenchmarkStream(b *testing.B) {
 	r.compare(b, stream, size>>20, "MB/s")
 }
 
-// compare runs both by turns and reports amount a second of each, and the ratio.
+// compare runs both in turns. It reports the amount per second of each, and the ratio.
 func (r *rig) compare(b *testing.B, run func(netip.AddrPort) time.Duration, amount int, unit string) {
 	run(vip)
 	run(haproxyAt)
 	var ours, theirs time.Duration
 	n := 0
 	for b.Loop() {
-		if n++; n%2 == 0 { // neither is always the first
+		if n++; n%2 == 0 { // alternate the first one
 			ours += run(vip)
 			theirs += run(haproxyAt)
 		} else {
@@ -209,9 +208,8 @@ func (r *rig) compare(b *testing.B, run func(netip.AddrPort) time.Duration, amou
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkDeadEndpoint asks 1,000 times a Service one of whose three endpoints is dead,
-// and reports how many requests fail: here none, in modes where the kernel chooses and
-// nobody looks whether the endpoint answers, a third.
+// BenchmarkDeadEndpoint sends 1,000 requests to a Service with one dead endpoint of three, and reports the failures. In
+// this mode none fails. In modes where the kernel chooses an endpoint without a check, a third fails.
 func BenchmarkDeadEndpoint(b *testing.B) {
 	for _, mode := range []struct {
 		name string

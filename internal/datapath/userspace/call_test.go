@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// One socket of a client asks a Service over UDP and an endpoint of it directly, in turns. Each
-// answers with its own address. (TestConformance/same-port has TCP.)
+// One socket of a client sends over UDP to a Service and directly to its endpoint, in turns. Each answers with its own
+// address. (TestConformance/same-port covers TCP.)
 func TestOneSocket(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("udp", r.at(0))
@@ -42,7 +42,7 @@ func TestOneSocket(t *testing.T) {
 	}
 }
 
-// A client that asked its kernel for a port keeps it: NFS servers want one below 1024.
+// A client keeps the source port that it has bound: NFS servers require a port below 1024.
 func TestAskedPort(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))

@@ -7,8 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
-// CountReads counts how often a datapath that has done nothing yet reads what the kernel
-// holds.
+// CountReads counts the kernel reads of a datapath that has done nothing yet.
 func CountReads(dp datapath.Datapath) *int {
 	d, reads := dp.(*Datapath), new(int)
 	d.rules = nftset.NewSyncer(datapath.Userspace, d.rules.Table, func(ctx context.Context) (*kernelState, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// FuzzElements: whatever the kernel's sets hold, which another release may have written, is read or refused, and what is
+// FuzzElements: an element of the kernel's sets, possibly from another release, is read or refused. An element that was
 // read can be written.
 func FuzzElements(f *testing.F) {
 	sets := []nftset.Set{nftset.Frontends, nftset.Nodeports, nftset.FrontendsExternal, nftset.NodeportsExternal, endpoints, endpointsExternal}

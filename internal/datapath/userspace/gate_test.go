@@ -22,15 +22,15 @@ func openGated(t testing.TB, gate *flow.Gate) conformance.Datapath {
 
 func TestPolicies(t *testing.T) { conformance.RunPolicies(t, openGated) }
 
-// Who calls a Service has a connection before an endpoint is chosen, and then a reset; UDP is silent. What does not go
-// to a Service is the kernel's.
+// A client of a Service gets a connection before the proxy chooses an endpoint, and then a reset. UDP gets no answer.
+// Other packets go to the kernel.
 func TestRejects(t *testing.T) {
 	proxy := conformance.Rejection{api.TCP: {unix.ECONNRESET}}
 	conformance.RunRejects(t, openGated, map[string]conformance.Rejection{"ClusterIP": proxy, "NodePort": proxy, "endpoint": conformance.Rejections})
 }
 
-// A connection that the Gate does not allow any more is ended, and another endpoint that it
-// allows serves the next one. Before anybody has decided, no endpoint is called.
+// A connection that the Gate no longer allows is ended, and an allowed endpoint serves the next one. Before the first
+// decision, no endpoint is called.
 func TestGate(t *testing.T) {
 	r, gate := newRig(t, 2), &flow.Gate{}
 	r.dp = openGated(t, gate)

@@ -19,8 +19,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestHostNetwork: an endpoint on the node's own address sees the client as well, and its
-// answers find the way back.
+// TestHostNetwork: an endpoint on the node's own address also sees the client, and its answers reach the client.
 func TestHostNetwork(t *testing.T) {
 	r := newRig(t, 1)
 	at := netip.AddrPortFrom(nodePort.Addr(), 8080)
@@ -48,7 +47,7 @@ func TestHostNetwork(t *testing.T) {
 	}
 }
 
-// TestLargeDatagram: as large as there are.
+// TestLargeDatagram: the largest possible datagram.
 func TestLargeDatagram(t *testing.T) {
 	r := newRig(t, 1)
 	want := noise(4, 65507)
@@ -87,7 +86,7 @@ func TestLargeDatagram(t *testing.T) {
 	}
 }
 
-// TestDrain: an endpoint that gets no new connections keeps those it has.
+// TestDrain: an endpoint without new connections keeps its existing ones.
 func TestDrain(t *testing.T) {
 	r := newRig(t, 2)
 	r.pods[0].Serve("tcp", r.at(0))
@@ -105,8 +104,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestPorts: two processes at once do not fight for the listeners' ports, and the one
-// that came last serves.
+// TestPorts: two processes at once do not compete for the listeners' ports, and the newer process serves.
 func TestPorts(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))
@@ -124,7 +122,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestProbe: it works here, and says in one line what is missing where it does not.
+// TestProbe: Probe succeeds here. Without a requirement, it returns one line that names the requirement.
 func TestProbe(t *testing.T) {
 	r := newRig(t, 0)
 	before := r.nft("list", "ruleset")
@@ -134,14 +132,14 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestMayBind: without the right to listen on ports below 1024, Probe says which component has it.
+// TestMayBind: without the right to listen on ports below 1024, Probe names the component that grants it.
 func TestMayBind(t *testing.T) {
 	r := newRig(t, 0)
 	probe := func() error { return r.node.Do(func() error { return r.dp.Probe(context.Background()) }) }
 	must(t, probe())
 	refused := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData
 		err := unix.Capget(&header, &caps[0])
@@ -159,14 +157,14 @@ func TestMayBind(t *testing.T) {
 	}
 }
 
-// TestConfig: a mark that is not one bit is refused.
+// TestConfig: a mark with more or fewer than one bit is refused.
 func TestConfig(t *testing.T) {
 	if _, err := userspace.New(userspace.Config{Mark: 0x3}); err == nil {
 		t.Error("a mark of two bits was taken")
 	}
 }
 
-// TestCounts: who counts, counts.
+// TestCounts: the counters of connections and datagrams.
 func TestCounts(t *testing.T) {
 	r := newRig(t, 2)
 	r.pods[0].Serve("tcp", r.at(0))

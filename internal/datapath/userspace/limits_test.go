@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// greed returns how much a holder gets, one at a time, until it is refused.
+// greed returns the number of items that a holder gets, one at a time, until the first refusal.
 func (l *limits) greed(h holder, b *budget) (n int) {
 	for l.tryAcquire(h, 1, b) {
 		n++
@@ -25,8 +25,8 @@ func held(client, name string) holder {
 	return holder{netip.MustParsePrefix(client), api.Name{Namespace: "default", Name: name}}
 }
 
-// TestShares: a client gets at most a half, many greedy ones get equal parts, what they leave
-// is for the others, and one Service does not use up what another needs.
+// TestShares: a client gets at most half, and many greedy clients get equal parts. The others can use the remaining
+// part. One Service cannot use up another Service's part.
 func TestShares(t *testing.T) {
 	const total = 12000
 	b := func() *budget { return &budget{total: total} }
@@ -54,7 +54,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestFew: a client that has few is served at a Service at which others have all they may have.
+// TestFew: a client with few items is served, even if other clients of the Service are at their limit.
 func TestFew(t *testing.T) {
 	var l limits
 	b := &budget{total: 12000}
@@ -66,7 +66,7 @@ func TestFew(t *testing.T) {
 	}
 }
 
-// TestGive: what is given back is there again, and nobody is remembered who has nothing.
+// TestGive: returned items are available again, and a holder without items is forgotten.
 func TestGive(t *testing.T) {
 	var l limits
 	b := &budget{total: 100}
@@ -82,7 +82,7 @@ func TestGive(t *testing.T) {
 	}
 }
 
-// TestHolder: an external IPv6 client is its network.
+// TestHolder: an external IPv6 client is identified by its network.
 func TestHolder(t *testing.T) {
 	f := &proxyFrontend{Frontend: &service.Frontend{}}
 	for addr, want := range map[string]string{"10.0.0.1": "10.0.0.1/32", "2001:db8::1:2": "2001:db8::/64"} {
@@ -95,7 +95,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// TestLimitsLog: refusing thousands logs a line, with who and what.
+// TestLimitsLog: thousands of refusals log one line, with the client and the resource.
 func TestLimitsLog(t *testing.T) {
 	var out strings.Builder
 	l, err := newLimits(slog.New(slog.NewTextHandler(&out, nil)), 100)
@@ -129,8 +129,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestAffinityTime: how long a client stays does not depend on the node's clock, and what a
-// release wrote that went by it is understood.
+// TestAffinityTime: a client's time does not depend on the node's clock. An entry of an earlier release, which used the
+// clock, is understood.
 func TestAffinityTime(t *testing.T) {
 	near := func(what string, got, want time.Time) {
 		t.Helper()

@@ -17,10 +17,10 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// maxHops is the hop limit that clients begin with.
+// maxHops is the initial hop limit of clients.
 const maxHops = 64
 
-// A loop is two nodes with the datapath, whose Services' endpoints are NodePorts of each other.
+// A loop is two nodes with the datapath. Their Services' endpoints are NodePorts of the other node.
 type loop struct {
 	*testnet.Net
 	nodes  [2]*testnet.Host
@@ -28,7 +28,7 @@ type loop struct {
 	client *testnet.Host // a pod on the first node
 }
 
-// looping are the NodePorts of a loop: each has all of the other node's as its endpoints.
+// looping are the NodePorts of a loop. Each has all NodePorts of the other node as its endpoints.
 var looping = []uint16{30081, 30082}
 
 func newLoop(t *testing.T, p api.Proto, masquerade service.Masquerade) *loop {
@@ -48,7 +48,7 @@ func newLoop(t *testing.T, p api.Proto, masquerade service.Masquerade) *loop {
 	return l
 }
 
-// table is that of a node: Services in a loop, and one that is not.
+// table returns a node's table: the Services in a loop, and one Service without a loop.
 func (l *loop) table(i int, p api.Proto, masquerade service.Masquerade) *service.Table {
 	var all []*service.Frontend
 	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -75,7 +75,7 @@ func (l *loop) table(i int, p api.Proto, masquerade service.Masquerade) *service
 	}, all)
 }
 
-// carried is the sum of what the Services in the loop carried on both nodes.
+// carried returns the sum of the counts of the looping Services on both nodes.
 func (l *loop) carried(t *testing.T) (sum datapath.Count) {
 	t.Helper()
 	for _, dp := range l.dps {
@@ -90,7 +90,7 @@ func (l *loop) carried(t *testing.T) (sum datapath.Count) {
 	return sum
 }
 
-// open calls the loop from a host, and says a word.
+// open opens a connection to the loop from a host, and sends a word.
 func (l *loop) open(t *testing.T, from *testnet.Host, network string, is4 bool) net.Conn {
 	t.Helper()
 	var c net.Conn
@@ -105,9 +105,9 @@ func (l *loop) open(t *testing.T, from *testnet.Host, network string, is4 bool) 
 	return c
 }
 
-// TestProxyLoop: Services whose endpoints are each other's NodePorts carry a connection or a
-// datagram as often as its hop limit allows, as routers in a loop do, and not once more for
-// the endpoints there are to try. Then the client is told. Other Services go on meanwhile.
+// TestProxyLoop: Services have each other's NodePorts as endpoints. They carry a connection or a datagram as often as
+// its hop limit allows, as routers in a loop do. They do not repeat this for each endpoint that they could try. Then
+// the client gets an error. Other Services continue meanwhile.
 func TestProxyLoop(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tcp ipv4=%v", is4), func(t *testing.T) {

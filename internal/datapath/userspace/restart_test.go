@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// many is a table of n Services beside the rig's own, which has affinity.
+// many is a table of n Services next to the rig's own Service, which has affinity.
 func (r *rig) many(n int, which ...int) *service.Table {
 	t := r.service(api.TCP, which...)
 	all := t.Sorted()
@@ -29,9 +29,8 @@ func (r *rig) many(n int, which ...int) *service.Table {
 	return service.NewTable(t.Settings, all)
 }
 
-// TestRestart: the next process reads the kernel once and writes nothing that is right: no
-// element, rule, route or ip rule. What differs is all that it writes. Clients keep their
-// endpoints.
+// TestRestart: the next process reads the kernel once. It writes only elements, rules, routes and ip rules that differ.
+// Clients keep their endpoints.
 func TestRestart(t *testing.T) {
 	r := newRig(t, 2)
 	for i := range 2 {
@@ -44,7 +43,7 @@ func TestRestart(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		table *service.Table
-		most  int // changes
+		most  int // largest number of changes
 	}{
 		{"the same", table, 0},
 		{"a Service more", r.many(201, 0, 1), 10},

@@ -14,10 +14,10 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// patience is for what must come, on however busy a machine.
+// patience is the time limit for an expected event, on a machine that may be busy.
 const patience = 20 * time.Second
 
-// vip and nodePort are where the tests' Service is.
+// vip and nodePort are the addresses of the tests' Service.
 var (
 	vip      = netip.MustParseAddrPort("10.96.0.1:80")
 	nodePort = netip.MustParseAddrPort("172.18.0.11:30080")
@@ -30,7 +30,7 @@ type rig struct {
 	node    *testnet.Host
 	client  *testnet.Host
 	outside *testnet.Host
-	pods    []*testnet.Host // 10.244.1.5 and on, with ports 8080
+	pods    []*testnet.Host // from 10.244.1.5 on, with ports 8080
 	dp      datapath.Datapath
 }
 
@@ -83,7 +83,7 @@ func table(p api.Proto, endpoints ...netip.AddrPort) *service.Table {
 	}, all)
 }
 
-// roundRobin is a table in which endpoints take turns, so that a test knows whom it gets.
+// roundRobin changes a table so that its endpoints take turns, and the test knows the next endpoint.
 func roundRobin(t *service.Table) *service.Table {
 	all := t.Sorted()
 	for _, f := range all {
@@ -100,7 +100,7 @@ func (r *rig) sync(t *service.Table) {
 	}))
 }
 
-// check is what the agent does every few seconds.
+// check runs the agent's periodic check.
 func (r *rig) check() {
 	r.t.Helper()
 	must(r.t, r.node.Do(func() error {
@@ -121,7 +121,7 @@ func (r *rig) drain() (done bool) {
 	return done
 }
 
-// endFlows returns how many flows ended. Of unconfirmed ones none may.
+// endFlows returns the number of ended flows. It must end no unconfirmed flow.
 func (r *rig) endFlows(flows ...flow.Flow) int {
 	r.t.Helper()
 	for i := range flows {
@@ -183,7 +183,7 @@ func (r *rig) dial(from *testnet.Host, to netip.AddrPort) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// connected is a client whose connection has got to its endpoint.
+// connected is a client with a connection that has reached its endpoint.
 func (r *rig) connected(from *testnet.Host, network string) *testnet.Conn {
 	r.t.Helper()
 	c, err := from.Dial(network, vip, patience)

@@ -17,7 +17,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// few makes the rig's datapath one whose connections may have so many descriptors.
+// few limits the descriptors for the connections of the rig's datapath.
 func (r *rig) few(descriptors int) {
 	r.t.Helper()
 	dp, err := userspace.New(userspace.Config{Descriptors: descriptors})
@@ -43,11 +43,11 @@ func (r *rig) flood(from *testnet.Host, n int) {
 	}))
 }
 
-// TestGreedyUDP: a client that sends 2,200 datagrams, each from another port, does not
-// use up the descriptors or the ports that other clients need, and the node has ports left.
+// TestGreedyUDP: a client sends 2,200 datagrams, each from another port. It does not use up the descriptors or the
+// ports that other clients need, and the node still has free ports.
 func TestGreedyUDP(t *testing.T) {
 	for name, c := range map[string]struct {
-		ports  string // the node's, for sockets that ask for any
+		ports  string // the node's, for sockets that ask for any port
 		greedy func(*rig) *testnet.Host
 		others func(*rig) []*testnet.Host
 	}{
@@ -84,10 +84,10 @@ func TestGreedyUDP(t *testing.T) {
 	}
 }
 
-// TestGreedyTCP: a client that opens as many connections as it can gets its share, the
-// rest end at once, and others are served. What it gives back it can have again.
+// TestGreedyTCP: a client that opens as many connections as possible gets its share, and its other connections end at
+// once. Other clients are served. The client can reuse the connections that it closes.
 func TestGreedyTCP(t *testing.T) {
-	const descriptors, share = 400, 100 // two for each connection; one client gets a half
+	const descriptors, share = 400, 100 // two for each connection; one client gets half
 	r := newRig(t, 1)
 	r.few(descriptors)
 	r.pods[0].Serve("tcp", r.at(0))
@@ -115,7 +115,7 @@ func TestGreedyTCP(t *testing.T) {
 	}
 }
 
-// endpointConns is how many connections the first pod has.
+// endpointConns returns the number of the first pod's connections.
 func (r *rig) endpointConns() int {
 	r.t.Helper()
 	var out []byte
@@ -126,11 +126,10 @@ func (r *rig) endpointConns() int {
 	return strings.Count(string(out), "\n")
 }
 
-// hogEnv makes the child (childEnv) open files until it may not, and close them again, as
-// its input says.
+// hogEnv makes the child (childEnv) open files up to its limit, and close them again, as its input says.
 const hogEnv = "FAIRWAY_USERSPACE_HOGS"
 
-// hog opens files at each line of its input, and closes them at the next one.
+// hog opens files at each line of its input, and closes them at the next line.
 func hog(in io.Reader) error {
 	var open []*os.File
 	for lines := bufio.NewScanner(in); lines.Scan(); {
@@ -149,8 +148,8 @@ func hog(in io.Reader) error {
 	return nil
 }
 
-// TestOutOfDescriptors: while the process has no descriptor left, clients wait, the agent
-// says so once and does not burn CPU, and then they are served.
+// TestOutOfDescriptors: while the process has no free descriptor, clients wait. The agent logs this once and does not
+// burn CPU. Then the clients are served.
 func TestOutOfDescriptors(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))
@@ -180,7 +179,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
 		t.Fatal(got)
 	}
-	// Its connection must not leave descriptors when it ends.
+	// The connection must release its descriptors when it ends.
 	eventually(t, "its connection has ended", func() bool { return r.endpointConns() == 0 && openFiles(t, cmd.Process.Pid) <= files })
 	say("open", "done")
 	waiting := make(chan testnet.Answer)
@@ -204,7 +203,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// openFiles is how many descriptors a process has.
+// openFiles returns the number of a process's descriptors.
 func openFiles(t *testing.T, pid int) int {
 	t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -212,7 +211,7 @@ func openFiles(t *testing.T, pid int) int {
 	return len(all)
 }
 
-// cpu is what a process has used.
+// cpu returns a process's CPU time.
 func cpu(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -224,7 +223,7 @@ func cpu(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// childConfig is that of the child.
+// childConfig is the child's configuration.
 func childConfig() userspace.Config {
 	return userspace.Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// TestFormerMark: the ip rule of an agent with another mark (0x2000 up to 16d7bce) is
-// replaced, and removed with the rest.
+// TestFormerMark: the ip rule of an agent with another mark (0x2000 up to 16d7bce) is replaced, and removed with the
+// other rules.
 func TestFormerMark(t *testing.T) {
 	r := newRig(t, 1)
 	ip := func(args string) (out string) {

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestTakeover: the node goes from another mode to userspace and back while clients ask.
-// None is refused, and those who are connected stay so.
+// TestTakeover: the node changes from another mode to userspace and back while clients send requests. No request is
+// refused, and established connections stay.
 func TestTakeover(t *testing.T) {
 	for name, open := range map[string]func() (datapath.Datapath, error){
 		"nftables": func() (datapath.Datapath, error) { return nftables.New(nftables.Config{}) },
@@ -76,8 +76,7 @@ func takeover(t *testing.T, other datapath.Datapath) {
 	}
 }
 
-// load asks again and again from everywhere, until the returned function is called. It
-// says what was not answered.
+// load sends requests from everywhere in a loop until stop is called. stop returns the failed requests.
 func (r *rig) load() (stop func() error) {
 	done := make(chan struct{})
 	errs := make(chan error, 3)

@@ -21,8 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestDeadEndpoint: of three endpoints one is dead in one way or another, and no request
-// out of a thousand fails.
+// TestDeadEndpoint: one of three endpoints is dead, in different ways. No request out of a thousand fails.
 func TestDeadEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		death    string
@@ -57,8 +56,8 @@ func TestDeadEndpoint(t *testing.T) {
 	}
 }
 
-// TestReplay: an endpoint that resets when it has heard the request, and has said nothing,
-// is replaced as well: the next one hears the same.
+// TestReplay: an endpoint that resets after the request and before any answer is also replaced. The next endpoint gets
+// the same request.
 func TestReplay(t *testing.T) {
 	r := newRig(t, 2)
 	request := noise(3, 10_000)
@@ -89,7 +88,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestDeadUDP: the same for the first datagram of a flow.
+// TestDeadUDP is TestDeadEndpoint for the first datagram of a flow.
 func TestDeadUDP(t *testing.T) {
 	r := newRig(t, 3)
 	r.pods[2].Serve("udp", r.at(2))
@@ -101,7 +100,7 @@ func TestDeadUDP(t *testing.T) {
 	}
 }
 
-// TestAllDead: the client is told.
+// TestAllDead: the client gets an error.
 func TestAllDead(t *testing.T) {
 	r := newRig(t, 2)
 	six := netip.MustParseAddrPort("[fd00:10:96::1]:80")
@@ -115,7 +114,7 @@ func TestAllDead(t *testing.T) {
 	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
 		for _, to := range []netip.AddrPort{vip, nodePort, six} {
 			if from == r.client && to == six {
-				continue // it has no address of that family
+				continue // the host has no address of that family
 			}
 			if got := from.Ask("udp", to, patience); got.Outcome != testnet.Refused {
 				t.Errorf("%s to %v: %v, want refused", from.Name, to, got)
@@ -123,20 +122,20 @@ func TestAllDead(t *testing.T) {
 		}
 	}
 	r.sync(roundRobin(r.service(api.TCP, 0, 1)))
-	// The reset may come before the client knows that it is connected.
+	// The reset may arrive before the client knows that it is connected.
 	if got := r.client.Ask("tcp", vip, patience); !errors.Is(got.Err, unix.ECONNRESET) {
 		t.Errorf("%v, want a reset", got)
 	}
 }
 
-// TestStream: many bytes both ways, and each end says by itself that it has said all.
+// TestStream: many bytes go both ways, and each end closes its direction by itself.
 func TestStream(t *testing.T) {
 	r := newRig(t, 1)
 	up, down := noise(1, 8<<20), noise(2, 8<<20)
 	heard := make(chan []byte, 1)
 	r.serve(0, func(c *net.TCPConn) {
 		defer c.Close()
-		got, err := io.ReadAll(c) // until the client has said all
+		got, err := io.ReadAll(c) // until the client closes its direction
 		if err != nil {
 			t.Errorf("endpoint reads: %v", err)
 		}
@@ -162,7 +161,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// noise is the same in each run.
+// noise returns the same bytes in each run.
 func noise(seed uint64, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	b := make([]byte, n)
@@ -172,8 +171,8 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-// TestBackPressure: who does not read is not read for: the other end cannot go on saying
-// more than buffers hold.
+// TestBackPressure: if one end does not read, the proxy stops reading from the other end. The other end can then send
+// only as much as the buffers hold.
 func TestBackPressure(t *testing.T) {
 	r := newRig(t, 1)
 	said := make(chan int, 1)
@@ -227,7 +226,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestEndFlows: connections and flows to an endpoint that is gone end, others do not.
+// TestEndFlows: connections and flows to an endpoint that is gone end, and others continue.
 func TestEndFlows(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		proto := api.TCP
@@ -269,8 +268,8 @@ func TestEndFlows(t *testing.T) {
 	}
 }
 
-// TestNodePortGoes: when a NodePort's address is not served any more, the node itself
-// refuses, also those who had a flow.
+// TestNodePortGoes: when a NodePort's address is no longer served, the node itself refuses clients, including those
+// with a flow.
 func TestNodePortGoes(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("udp", r.at(0))
@@ -291,7 +290,7 @@ func TestNodePortGoes(t *testing.T) {
 	}
 }
 
-// TestFrontendGoes: an established connection outlives its frontend, wherever it is from.
+// TestFrontendGoes: an established connection outlives its frontend, whatever its client.
 func TestFrontendGoes(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))
@@ -323,8 +322,8 @@ func (r *rig) nft(args ...string) string {
 	return string(out)
 }
 
-// TestRelease: after a release nobody new is taken, who is there stays, and with the last
-// of them every trace goes.
+// TestRelease: after a release, the proxy takes no new clients, and existing connections stay. All traces vanish with
+// the last connection.
 func TestRelease(t *testing.T) {
 	r := newRig(t, 1)
 	before := r.nft("list", "ruleset")
@@ -354,7 +353,7 @@ func TestRelease(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	// Flows have no end but silence.
+	// A flow ends only by silence.
 	any := netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())
 	r.endFlows(flow.Flow{Proto: api.UDP, Frontend: vip, Endpoint: r.at(0)}, flow.Flow{Proto: api.UDP, Frontend: any, Endpoint: r.at(0)})
 	eventually(t, "the release is done", r.drain)

@@ -23,7 +23,7 @@ import (
 
 const deadline = 30 * time.Second
 
-// clock is a time that the test moves.
+// clock is a time that the test sets.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -57,7 +57,7 @@ func (h *harness) setEligible(v bool) {
 	h.eligible = v
 }
 
-// start runs a Server on ports of its own until the test ends.
+// start runs a Server on free ports until the test ends.
 func start(t *testing.T, change ...func(*Config)) *harness {
 	t.Helper()
 	h := &harness{clock: &clock{t: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, eligible: true, done: make(chan error, 1)}
@@ -120,7 +120,7 @@ func (h *harness) get(t *testing.T, server, path string) (int, http.Header, stri
 	return resp.StatusCode, resp.Header, string(body)
 }
 
-// want is the answer to one path.
+// want is the expected answer to one path.
 type want struct {
 	code int
 	body string
@@ -139,7 +139,7 @@ func (h *harness) check(t *testing.T, what string, healthz, livez want) {
 	}
 }
 
-// TestRules walks through a loop's life. The JSON is what kube-proxy v1.37 answers.
+// TestRules steps through a loop's states. The JSON is the answer of kube-proxy v1.37.
 func TestRules(t *testing.T) {
 	h := start(t)
 	h.check(t, "before the first pass",
@@ -162,7 +162,7 @@ func TestRules(t *testing.T) {
 
 	h.state.Queued()
 	h.clock.add(59 * time.Second)
-	h.state.Queued() // a later change does not make the first one younger
+	h.state.Queued() // a later change does not make the first change younger
 	if code, _, _ := h.get(t, "healthz", "/healthz"); code != 200 {
 		t.Errorf("a change that waits for 59 s: status %d, want 200", code)
 	}
@@ -178,7 +178,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestLivez: rules that cannot be written are no reason to restart the agent; a loop that hangs is.
+// TestLivez: rules that cannot be written are no reason to restart the agent, but a hanging loop is.
 func TestLivez(t *testing.T) {
 	h := start(t)
 	livez := func(what string, want int) {
@@ -271,7 +271,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestPortComesFree: with Wait a port in use is waited for, as that of a kube-proxy which is
+// TestPortComesFree: with Wait, the server waits for a port in use, such as the port of a kube-proxy that is being
 // replaced.
 func TestPortComesFree(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -307,11 +307,11 @@ func TestPortComesFree(t *testing.T) {
 	}
 }
 
-// TestPortIsFreeAfterRun: an agent that is replaced must not keep the next one out.
+// TestPortIsFreeAfterRun: an agent that is replaced must not keep the port from the next agent.
 func TestPortIsFreeAfterRun(t *testing.T) {
 	h := start(t)
 	addr := h.server.Addr("healthz").String()
-	// A client that stays connected and silent must not hold the end up.
+	// A silent client that stays connected must not delay the end.
 	idle, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -325,8 +325,8 @@ func TestPortIsFreeAfterRun(t *testing.T) {
 	l.Close()
 }
 
-// TestPortStaysInUse: with Wait nothing is said while a predecessor ends; of a port that
-// stays in use the log names the process, once, and PortInUse is called until it is free.
+// TestPortStaysInUse: with Wait, the server logs nothing while a predecessor ends. If the port stays in use, the log
+// names the other process once. PortInUse is called until the port is free.
 func TestPortStaysInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -363,7 +363,7 @@ func TestPortStaysInUse(t *testing.T) {
 	}
 }
 
-// TestReason: a 503 says why, in words without the text of an error; a 200 is kube-proxy's.
+// TestReason: a 503 contains the reason, without the text of an error. A 200 is the same as kube-proxy's.
 func TestReason(t *testing.T) {
 	now := time.Now()
 	state := newState(time.Minute, func() time.Time { return now })

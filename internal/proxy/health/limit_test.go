@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
-// openFrom makes so many connections from an address, each of which has been answered once.
+// openFrom opens n connections from an address. Each connection has had one answer.
 func openFrom(t *testing.T, from, to string, n int) (all []net.Conn) {
 	t.Helper()
 	d := net.Dialer{Timeout: deadline, LocalAddr: &net.TCPAddr{IP: net.IP(netip.MustParseAddr(from).AsSlice())}}
@@ -34,7 +34,7 @@ func openFrom(t *testing.T, from, to string, n int) (all []net.Conn) {
 	return all
 }
 
-// kept returns how many of the connections are still answered.
+// kept returns the number of connections that still get answers.
 func kept(all []net.Conn) (n int) {
 	for _, c := range all {
 		if answers(c) {
@@ -54,15 +54,15 @@ func answers(c net.Conn) bool {
 	return err == nil && resp.StatusCode == http.StatusOK
 }
 
-// TestConnectionsAreLimited: a client keeps a few connections, all clients together so many; who
-// comes then is answered, the node itself in any case, and what was silent longest is closed.
+// TestConnectionsAreLimited: there is a limit for the connections of a client, and one for all clients. A new client
+// always gets an answer, and so does the node itself. The connection with the longest silence is closed.
 func TestConnectionsAreLimited(t *testing.T) {
 	h := start(t, func(c *Config) { c.maxConns = 20 })
 	_, port, err := net.SplitHostPort(h.server.Addr("healthz").String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In 127/8 each address is a client of its own; the server's own is the node.
+	// In 127/8 each address is a separate client, and the server's own address is the node.
 	at := "127.0.0.1:" + port
 	node := openFrom(t, "127.0.0.1", at, 10)
 	first := openFrom(t, "127.0.0.2", at, listener.MaxConnsOfClient+5)
@@ -81,8 +81,8 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// TestGreedyMakeRoom: of clients that hold connections the one with the most makes room: one that
-// asks by one connection keeps it, however long it pauses.
+// TestGreedyMakeRoom: the client with the most connections makes room. A client with one connection keeps it, however
+// long it pauses.
 func TestGreedyMakeRoom(t *testing.T) {
 	h := start(t, func(c *Config) { c.maxConns = 20 })
 	at := h.server.Addr("healthz").String()
@@ -95,7 +95,7 @@ func TestGreedyMakeRoom(t *testing.T) {
 	}
 }
 
-// TestSilentClients: a connection without a request, or with half of one, ends by itself.
+// TestSilentClients: a connection without a request, or with half a request, ends after a while.
 func TestSilentClients(t *testing.T) {
 	h := start(t, func(c *Config) { c.headerTimeout = 100 * time.Millisecond })
 	for _, text := range []string{"", "GET /livez HTTP/1.1\r\nHost: no", "GET /livez HTTP/1.1\r\nX: " + strings.Repeat("x", 1<<20)} {
@@ -105,7 +105,7 @@ func TestSilentClients(t *testing.T) {
 		}
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(deadline))
-		_, _ = fmt.Fprint(c, text) // the server may have enough before the end
+		_, _ = fmt.Fprint(c, text) // the server may close the connection before the text ends
 		buf := make([]byte, 4096)
 		for {
 			if _, err = c.Read(buf); err != nil {
@@ -118,13 +118,13 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// TestSlowReaders: a client that asks and does not read what comes is left after a while.
+// TestSlowReaders: the server drops a client that does not read the answer.
 func TestSlowReaders(t *testing.T) {
 	var mu sync.Mutex
 	closed := map[string]bool{}
 	h := start(t, func(c *Config) {
 		c.answerTimeout = 100 * time.Millisecond
-		// More than the buffers of both sockets have room for.
+		// More than the buffers of both sockets can hold.
 		c.Status = func() any { return strings.Repeat("x", 16<<20) }
 		c.connState = func(c net.Conn, s http.ConnState) {
 			mu.Lock()
@@ -149,8 +149,8 @@ func TestSlowReaders(t *testing.T) {
 	})
 }
 
-// TestChecksAreLimited: clients that hold the port of one Service's check keep others neither
-// out of it nor out of another Service's.
+// TestChecksAreLimited: clients that occupy the port of one Service's check do not keep others from it, or from another
+// Service's check.
 func TestChecksAreLimited(t *testing.T) {
 	c := startChecks(t)
 	a, b := freePort(t), freePort(t)
@@ -165,7 +165,7 @@ func TestChecksAreLimited(t *testing.T) {
 	for i := range maxConnsOfCheck / listener.MaxConnsOfClient {
 		all = append(all, openFrom(t, fmt.Sprintf("127.0.0.%d", 10+i), atA, listener.MaxConnsOfClient)...)
 	}
-	openFrom(t, "127.0.0.3", atA, 1) // a load balancer's probe is answered
+	openFrom(t, "127.0.0.3", atA, 1) // a load balancer's probe gets an answer
 	if n := kept(all); n > maxConnsOfCheck {
 		t.Errorf("%d connections of one Service's check are open, want %d at most", n, maxConnsOfCheck)
 	}

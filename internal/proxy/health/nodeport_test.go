@@ -25,11 +25,11 @@ var (
 	dns = api.Name{Namespace: "kube-system", Name: "dns"}
 )
 
-// checks is NodePortChecks that run until the test ends.
+// checks is a NodePortChecks that runs until the test ends.
 type checks struct {
 	*NodePortChecks
 	clock   *clock
-	at      []netip.Prefix // where to listen
+	at      []netip.Prefix // addresses to listen on
 	applied *applied
 	stop    context.CancelFunc
 	done    chan error
@@ -38,7 +38,7 @@ type checks struct {
 	problems []string
 }
 
-// startChecks starts checks for the addresses; for all if none are given.
+// startChecks starts checks on the addresses, or on all addresses if none are given.
 func startChecks(t *testing.T, addrs ...string) *checks {
 	t.Helper()
 	if len(addrs) == 0 {
@@ -64,10 +64,10 @@ func startChecks(t *testing.T, addrs ...string) *checks {
 	return c
 }
 
-// sync is a Sync on the addresses of the test.
+// sync calls Sync with the test's addresses.
 func (c *checks) sync(all []Check) bool { return c.NodePortChecks.Sync(c.at, all) }
 
-// applied is a table under the test's control.
+// applied is a table that the test sets.
 type applied struct {
 	table atomic.Pointer[service.Table]
 	wake  chan struct{}
@@ -101,8 +101,7 @@ func (c *checks) reported() []string {
 	return slices.Clone(c.problems)
 }
 
-// freePort is one that is free at the moment and that the kernel gives only to a program
-// that asks for it.
+// freePort returns a port that is free now. The kernel gives it only to a program that asks for this port.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	for range 100 {
@@ -139,8 +138,8 @@ func closed(t *testing.T, host string, port uint16) {
 	}
 }
 
-// expect compares the whole answer with kube-proxy's (v1.37.1, service_health.go:
-// dedent.Dedent leaves the inner tabs and no newline at either end).
+// expect compares the whole answer with kube-proxy's (v1.37.1, service_health.go). dedent.Dedent there leaves the inner
+// tabs, and no newline at either end.
 func (c *checks) expect(t *testing.T, when string, name api.Name, port uint16, code, endpoints int, healthy bool) {
 	t.Helper()
 	want := "{\n\t\"service\": {\n\t\t\"namespace\": \"" + name.Namespace + "\",\n\t\t\"name\": \"" + name.Name +
@@ -181,7 +180,7 @@ func TestNodePortRules(t *testing.T) {
 	c.cfg.State.Synced()
 	c.expect(t, "the agent is well again", dns, b, 200, 1, true)
 
-	c.sync([]Check{checkOf(dns, a, 3, 0)}) // with the port of another
+	c.sync([]Check{checkOf(dns, a, 3, 0)}) // with the port of another check
 	c.expect(t, "port moved", dns, a, 200, 3, true)
 	closed(t, "127.0.0.1", b)
 	c.sync(nil)
@@ -251,8 +250,7 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
-// TestNodePortClients: neither a silent client nor one that keeps its
-// connection holds up Sync, a closed port or the end.
+// TestNodePortClients: a silent client or a kept connection does not delay Sync, the closing of a port or the end.
 func TestNodePortClients(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
@@ -280,7 +278,7 @@ func TestNodePortClients(t *testing.T) {
 	closed(t, "127.0.0.1", port)
 }
 
-// TestNodePortServerLost: a port that stops to accept is opened again.
+// TestNodePortServerLost: a port that stops accepting is opened again.
 func TestNodePortServerLost(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
@@ -305,8 +303,7 @@ func TestNodePortServerLost(t *testing.T) {
 	c.expect(t, "opened again", web, port, 200, 2, true)
 }
 
-// TestNodePortApplied: Run opens and closes what the applied table says, and tries again a
-// port that was in use.
+// TestNodePortApplied: Run opens and closes ports as the applied table says. It retries a port that was in use.
 func TestNodePortApplied(t *testing.T) {
 	c := startChecks(t)
 	taken, err := net.Listen("tcp", "0.0.0.0:0")
@@ -344,8 +341,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// TestNoNodePortAddress: a node of which no address is known serves no NodePort, and answers
-// nobody about them.
+// TestNoNodePortAddress: a node without a known address serves no NodePort, and answers no checks.
 func TestNoNodePortAddress(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
@@ -359,7 +355,7 @@ func TestNoNodePortAddress(t *testing.T) {
 	c.expect(t, "again", web, port, 200, 1, true)
 }
 
-// TestFamilies: a request over IPv4 gets the number of IPv4 endpoints, and so for IPv6.
+// TestFamilies: a request over IPv4 gets the number of IPv4 endpoints, and a request over IPv6 that of IPv6.
 func TestFamilies(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
