@@ -83,8 +83,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// What a tenant writes comes into messages, events and logs cut, and as often as there are
-// places for it.
+// A tenant's text is cut before it appears in messages, events and logs.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ö", 125<<10)
 	o := apiService("web", "10.96.0.1")

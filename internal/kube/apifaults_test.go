@@ -17,8 +17,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestTokenRotatedUnderWatch: the API server refuses the old token of the service account; the new
-// one, which the kubelet has written meanwhile, is read.
+// TestTokenRotatedUnderWatch: the API server refuses the old token of the service account. The client then reads the
+// new token, which the kubelet has written.
 func TestTokenRotatedUnderWatch(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(1))
@@ -68,8 +68,7 @@ func TestTokenRotatedUnderWatch(t *testing.T) {
 	}
 }
 
-// TestRightsWithdrawn: without the right to read, what was read stays; with it again, what
-// has changed is read.
+// TestRightsWithdrawn: without the right to read, the objects stay. After the right returns, the changes are read.
 func TestRightsWithdrawn(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(3))
@@ -95,7 +94,7 @@ func TestRightsWithdrawn(t *testing.T) {
 	}
 }
 
-// TestOverloaded: an API server that asks for patience is given it, by each kind.
+// TestOverloaded: every kind waits as long as a busy API server asks for.
 func TestOverloaded(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(1))
@@ -120,8 +119,8 @@ func TestOverloaded(t *testing.T) {
 	takeUntil(t, s, svcName("web-0"))
 }
 
-// TestSlowServer: an API server that takes 2 s for each request is waited for, by all kinds
-// at the same time, and with all that is optional.
+// TestSlowServer: an API server takes 2 s for each request. All kinds wait for it in parallel, including the optional
+// kinds.
 func TestSlowServer(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(1))

@@ -16,8 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestMemory bounds what the store holds of a Service with two endpoints; as the API's objects that is
-// 5,800 bytes.
+// TestMemory limits the store's memory for a Service with two endpoints. The API's objects take 5,800 bytes.
 func TestMemory(t *testing.T) {
 	const n = 10000
 	fill := func(n int) any {
@@ -30,11 +29,11 @@ func TestMemory(t *testing.T) {
 		}
 		return s
 	}
-	fill(1) // what is made once in a process
+	fill(1) // allocates the parts that exist once in a process
 	testnet.HeapAtMost(t, n, 1180, func() any { return fill(n) })
 }
 
-// BenchmarkUpdate is one changed EndpointSlice until Take has returned it.
+// BenchmarkUpdate measures one changed EndpointSlice until Take returns it.
 func BenchmarkUpdate(b *testing.B) {
 	s := newSource(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), NodeName: "node-1"})
 	s.ready = true
@@ -52,8 +51,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// realService has what a Service carries in a cluster in use. Every string is a
-// new one, as from the wire.
+// realService has the fields of a Service in a real cluster. Every string is new, as if decoded from the wire.
 func realService(i int) *corev1.Service {
 	ip := fmt.Sprintf("10.%d.%d.%d", 96+i/65536, i/256%256, i%256)
 	return &corev1.Service{

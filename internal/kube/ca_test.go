@@ -16,8 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestCAReplaced: the API server shows a certificate of a CA that was not known when the agent
-// started. It is refused, until the file of the service account has that CA too.
+// TestCAReplaced: the API server presents a certificate of a CA that was unknown when the agent started. The agent
+// refuses it until the file of the service account contains that CA.
 func TestCAReplaced(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(1))
@@ -56,7 +56,7 @@ func TestCAReplaced(t *testing.T) {
 	until(t, "the certificate to be refused", func() bool { return log.Count("certificate signed by unknown authority") > 0 })
 	write("ca.crt", append(oneCA, twoCA...))
 	start := time.Now()
-	go server.change(city(2)) // as soon as somebody watches
+	go server.change(city(2)) // as soon as a watch is open
 	takeUntil(t, s, svcName("web-1"))
 	if took := time.Since(start); took > 2*maxPause {
 		t.Errorf("the CA was read after %v", took)

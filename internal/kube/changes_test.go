@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestCounts: changes wait until Take, and are counted for ever.
+// TestCounts: changes are pending until Take. The total count never decreases.
 func TestCounts(t *testing.T) {
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.244.0.1"), apiNode("node-1", "a"))
 	s := start(t, client)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// apiServer answers every request with an empty list and notes what it was sent.
+// apiServer answers every request with an empty list and records the request.
 type apiServer struct {
 	*httptest.Server
 	auth, accept, agent string
@@ -107,8 +107,8 @@ func TestTokenRotated(t *testing.T) {
 	}
 }
 
-// TestFromPod: the service account's token and CA go to the server that --master
-// names, for the Service of the API is not reachable before the agent runs.
+// TestFromPod: the service account's token and CA go to the server in --master, because the API's Service is not
+// reachable before the agent runs.
 func TestFromPod(t *testing.T) {
 	s := newAPIServer(t)
 	account := t.TempDir()
@@ -123,7 +123,7 @@ func TestFromPod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			env := [2]string{host, port}
 			if c.Master != "" {
-				env = [2]string{"10.96.0.1", "443"} // not looked at
+				env = [2]string{"10.96.0.1", "443"} // not used
 			}
 			t.Setenv("KUBERNETES_SERVICE_HOST", env[0])
 			t.Setenv("KUBERNETES_SERVICE_PORT", env[1])
@@ -168,7 +168,7 @@ users: [{name: u, user: {token: abc}}]
 func TestKubeconfig(t *testing.T) {
 	s := newAPIServer(t)
 	dir := t.TempDir()
-	put(t, filepath.Join(dir, "ca.crt"), s.ca()) // found beside the kubeconfig
+	put(t, filepath.Join(dir, "ca.crt"), s.ca()) // found next to the kubeconfig
 	for name, c := range map[string]Connection{
 		"server":   {Kubeconfig: put(t, filepath.Join(dir, "a"), kubeconfig(s.URL))},
 		"--master": {Kubeconfig: put(t, filepath.Join(dir, "b"), kubeconfig("https://127.0.0.1:1")), Master: s.URL},
@@ -188,7 +188,7 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
-// TestBadConnection: each mistake is one line that names the file and what to do.
+// TestBadConnection: each mistake gives one line with the file and advice.
 func TestBadConnection(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string { return put(t, filepath.Join(dir, name), text) }

@@ -240,7 +240,7 @@ status:
 	}
 }
 
-// checkService holds what every consumer relies on, whatever the object was.
+// checkService checks the properties that every consumer relies on, for any object.
 func checkService(t *testing.T, svc *service.Service) {
 	t.Helper()
 	for i, ip := range svc.ClusterIPs {
@@ -299,7 +299,7 @@ func checkProblems(t *testing.T, ps []api.Problem) {
 // FuzzConvert reads any JSON as each kind.
 func FuzzConvert(f *testing.F) {
 	whole := realSlice(3)
-	whole.ManagedFields = nil // the benchmark's are no JSON
+	whole.ManagedFields = nil // the benchmark's managed fields are not valid JSON
 	for _, o := range []any{apiService("web", "10.96.0.1"), apiSlice("s", "web", "10.0.0.1"), apiNode("n", "z"), whole} {
 		text, err := json.Marshal(o)
 		if err != nil {
@@ -326,7 +326,7 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// whole is what one Service is made of.
+// whole contains all objects of one Service.
 type whole struct {
 	Service     corev1.Service
 	Slices      []discoveryv1.EndpointSlice
@@ -334,8 +334,8 @@ type whole struct {
 	Unsupported service.Algorithms
 }
 
-// checkWhole brings objects from the wire into a table and out of it again, and holds
-// what every datapath relies on.
+// checkWhole converts objects from the wire into a table and reads the table back. It checks the properties that every
+// datapath relies on.
 func checkWhole(t *testing.T, w *whole) *service.Table {
 	t.Helper()
 	svc := ConvertService(&w.Service)
@@ -398,7 +398,7 @@ func checkFrontend(t *testing.T, f *service.Frontend) {
 	}
 }
 
-// FuzzWhole reads any JSON as a Service with all that belongs to it.
+// FuzzWhole reads any JSON as a Service with all its objects.
 func FuzzWhole(f *testing.F) {
 	for _, w := range []whole{
 		{Service: *weighted("web", "10.96.0.1", "web"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1", "10.0.0.2")}, Pods: []corev1.Pod{*apiPod("p", "web", "10.0.0.1", "7")}},
@@ -419,8 +419,7 @@ func FuzzWhole(f *testing.F) {
 	})
 }
 
-// TestRandomObjects fills whole objects, with text that is sometimes an address or an
-// annotation.
+// TestRandomObjects fills whole objects with random values. Some texts are an address or an annotation.
 func TestRandomObjects(t *testing.T) {
 	seed := testnet.Seed(t)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -456,7 +455,7 @@ func TestRandomObjects(t *testing.T) {
 	t.Logf("%+v", seen)
 }
 
-// mend gives random objects what a Service needs to have endpoints at all.
+// mend adds the fields without which a random Service has no endpoints.
 func mend(w *whole, rnd *rand.Rand) {
 	pick := func(words ...string) string { return words[rnd.IntN(len(words))] }
 	addr := func() string { return pick("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.04") }
@@ -480,7 +479,7 @@ func mend(w *whole, rnd *rand.Rand) {
 	}
 }
 
-// seen counts what random objects led to.
+// seen counts the results of random objects.
 type seen struct{ frontends, endpoints, weights, balanced, closing int }
 
 func (s *seen) add(t *service.Table) {

@@ -13,8 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// TestDeadConnection: a stream on a connection on which nothing comes any more ends, although
-// nobody closes the connection.
+// TestDeadConnection: a stream ends if its connection delivers no data any more, even if no side closes the connection.
 func TestDeadConnection(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")
@@ -58,8 +57,8 @@ func TestDeadConnection(t *testing.T) {
 	waitFor(t, ended, "the end of the stream")
 }
 
-// A deafWay passes bytes between its clients and a server, until it falls silent: connections
-// stay, and nothing comes over them.
+// A deafWay forwards bytes between its clients and a server until it falls silent. Then connections stay open without
+// data.
 type deafWay struct {
 	net.Listener
 	mu     sync.Mutex
@@ -108,7 +107,7 @@ func (w *deafWay) fallSilent() {
 	w.silent = true
 }
 
-// pass passes what comes from one on to the other.
+// pass forwards the bytes of one connection to the other.
 func (w *deafWay) pass(from, to net.Conn) {
 	buf := make([]byte, 4096)
 	for {
@@ -125,10 +124,10 @@ func (w *deafWay) pass(from, to net.Conn) {
 	}
 }
 
-// TestNoticeDeadConnections: a dead connection is noticed after 15 s, or when the user says.
+// TestNoticeDeadConnections: a dead connection is noticed after 15 s, or after the user's setting.
 func TestNoticeDeadConnections(t *testing.T) {
 	const idle, ping = "HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"
-	t.Setenv(idle, "") // so that it is set back
+	t.Setenv(idle, "") // so that the test's end restores it
 	t.Setenv(ping, "7")
 	os.Unsetenv(idle)
 	if err := noticeDeadConnections(); err != nil {

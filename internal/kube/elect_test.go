@@ -16,20 +16,20 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// The time of elections is virtual: how busy the machine is makes no difference to who leads.
+// The elections run in virtual time, so the machine's load does not affect the leader.
 
-// candidate stands in an election until its test ends.
+// candidate takes part in an election until its test ends.
 type candidate struct {
 	leading chan context.Context // receives at the start of each term
-	hold    chan struct{}        // lead does not return before it is closed
+	hold    chan struct{}        // lead returns only after it is closed
 	release func()               // closes hold
 	cancel  func()               // ends the context of Elect
-	stop    func()               // does both, and waits for the end
+	stop    func()               // calls both, and waits for the end
 	err     error                // of Elect, after stop
 	says    Standing
 }
 
-// stand starts a candidate. leaders counts those that lead.
+// stand starts a candidate. leaders counts the current leaders.
 func stand(t *testing.T, client *fake.Clientset, name string, leaders *atomic.Int32) *candidate {
 	t.Helper()
 	c := &candidate{leading: make(chan context.Context, 10), hold: make(chan struct{})}
@@ -79,8 +79,8 @@ func (c *candidate) leads(t *testing.T, when string) context.Context {
 	}
 }
 
-// TestElect: one leads at a time; the next one follows when a leader has ended, and not
-// while it is about to end, though that takes longer than a Lease.
+// TestElect: at most one candidate leads. The next one follows when the leader has ended, and not while the leader is
+// ending, even if that takes longer than a Lease.
 func TestElect(t *testing.T) { synctest.Test(t, testElect) }
 
 func testElect(t *testing.T) {
@@ -109,7 +109,7 @@ func testElect(t *testing.T) {
 	}
 	first.cancel()
 	waitFor(t, term.Done(), "the end of the first's term")
-	looks(t, client, 60) // both look each 0.1 s: about a Lease's 3 s
+	looks(t, client, 60) // both look every 0.1 s, so this is about a Lease's 3 s
 	if len(second.leading) > 0 {
 		t.Fatal("the second leads before the first has returned")
 	}
@@ -120,7 +120,7 @@ func testElect(t *testing.T) {
 	second.leads(t, "after the end of the first")
 }
 
-// looks waits until candidates have looked at the Lease that many times from now on.
+// looks waits until candidates have looked at the Lease this many times from now on.
 func looks(t *testing.T, client *fake.Clientset, times int) {
 	t.Helper()
 	count := func() (n int) {
@@ -135,8 +135,7 @@ func looks(t *testing.T, client *fake.Clientset, times int) {
 	until(t, "looks at the Lease", func() bool { return count() >= start+times })
 }
 
-// TestLostLease: a leader that cannot renew its Lease stops, gives it back only after it has
-// stopped, and stands again.
+// TestLostLease: a leader that cannot renew its Lease stops, then gives the Lease back, and then stands again.
 func TestLostLease(t *testing.T) { synctest.Test(t, testLostLease) }
 
 func testLostLease(t *testing.T) {
@@ -157,11 +156,11 @@ func testLostLease(t *testing.T) {
 	term := c.leads(t, "at first")
 	away.Store(true)
 	waitFor(t, term.Done(), "the end of the term")
-	<-time.After(200 * time.Millisecond) // for a Lease that is given back too soon
+	<-time.After(200 * time.Millisecond) // time for a Lease that is given back too soon
 	if err := c.says.Live(); err != nil {
 		t.Errorf("just after the end of its term: %v", err)
 	}
-	<-time.After(2 * stuckAfter) // virtual
+	<-time.After(2 * stuckAfter) // virtual time
 	if c.says.Live() == nil {
 		t.Error("a leader that does not return is live")
 	}
@@ -174,7 +173,7 @@ func testLostLease(t *testing.T) {
 	c.leads(t, "again")
 }
 
-// TestLeadReturns: Elect ends with what lead returns, and gives the Lease back.
+// TestLeadReturns: Elect returns lead's result, and gives the Lease back.
 func TestLeadReturns(t *testing.T) { synctest.Test(t, testLeadReturns) }
 
 func testLeadReturns(t *testing.T) {

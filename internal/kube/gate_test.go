@@ -16,8 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// cluster is what the tests' API server serves: a Service that asks for the weights of its
-// pods, which the controller has written, and all that a consumer of Services reads.
+// cluster contains the objects of the tests' API server. It has a Service that asks for its pods' weights, the weights
+// from the controller, and the other objects that a consumer of Services reads.
 func cluster() map[string][]runtime.Object {
 	return map[string][]runtime.Object{
 		servicesPath: {versioned(weighted("web", "10.96.0.1", "web"), 1)},
@@ -29,7 +29,7 @@ func cluster() map[string][]runtime.Object {
 	}
 }
 
-// kinds are the kinds of objects by path.
+// kinds maps paths to the kinds of objects.
 var kinds = map[string]string{
 	servicesPath: "services", slicesPath: "endpointslices", nodesPath: "nodes", rangesPath: "servicecidrs",
 }
@@ -43,7 +43,7 @@ func fails(code int, reason metav1.StatusReason) http.HandlerFunc {
 	}
 }
 
-// failing are the ways in which a list does not come.
+// failing are the ways in which a list can fail.
 func failing() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"forbidden": fails(http.StatusForbidden, metav1.StatusReasonForbidden),
@@ -66,7 +66,7 @@ func against(t *testing.T, server *streamServer, log *slog.Logger) *source {
 	return s
 }
 
-// gauges are the values of a metric, by kind.
+// gauges returns the values of a metric, by kind.
 func gauges(t *testing.T, s *source, name string) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -86,8 +86,8 @@ func gauges(t *testing.T, s *source, name string) map[string]float64 {
 	return all
 }
 
-// TestWithoutOptional: a consumer of Services starts without any list that is only
-// optional, however that list fails; the log and the metrics say so.
+// TestWithoutOptional: a consumer of Services starts without the optional lists, in whatever way they fail. The log and
+// the metrics report the failure.
 func TestWithoutOptional(t *testing.T) {
 	for _, path := range []string{nodesPath, rangesPath} {
 		for how, fail := range failing() {
@@ -114,8 +114,7 @@ func TestWithoutOptional(t *testing.T) {
 	}
 }
 
-// TestNeedless: no list holds up a consumer that does not need it, whatever becomes of the
-// lists.
+// TestNeedless: a failing list does not delay a consumer that does not need it.
 func TestNeedless(t *testing.T) {
 	for how, fail := range failing() {
 		t.Run(how, func(t *testing.T) {
@@ -138,7 +137,7 @@ func TestNeedless(t *testing.T) {
 	}
 }
 
-// TestOptionalComesLate: what a consumer started without is used when it comes.
+// TestOptionalComesLate: an optional list that arrives late is used.
 func TestOptionalComesLate(t *testing.T) {
 	server := newStreamServer(t, cluster())
 	come := make(chan struct{})
@@ -163,17 +162,17 @@ func TestOptionalComesLate(t *testing.T) {
 	}
 }
 
-// stub is an input under the test's control.
+// stub is an input that the test controls.
 func stub(kind string) (*int32, Input) {
 	progress := new(int32)
 	return progress, Input{kind: kind, without: "nothing happens", progress: func() int32 { return *progress }, len: func() int { return 0 }}
 }
 
-// TestGate holds the rule of a gate on a clock of its own.
+// TestGate tests the rule of a gate with a fake clock.
 func TestGate(t *testing.T) {
 	for name, test := range map[string]struct {
 		required, optional int32
-		opens              time.Duration // after both are so far; -1: never
+		opens              time.Duration // after both reach this state; -1 means never
 	}{
 		"all is in":                      {listed, listed, 0},
 		"optional: refused":              {listed, refused, 0},
@@ -189,7 +188,7 @@ func TestGate(t *testing.T) {
 				progress1, required := stub("a")
 				progress2, optional := stub("b")
 				sub.Need([]Input{required}, []Input{optional})
-				time.Sleep(time.Hour) // nothing is waited for yet
+				time.Sleep(time.Hour) // no input is pending yet
 				*progress1, *progress2 = test.required, test.optional
 				start := time.Now()
 				sub.Check()

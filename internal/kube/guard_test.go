@@ -52,13 +52,13 @@ func newGuarded(t *testing.T, services int, emptyAfter time.Duration) *guarded {
 	return g
 }
 
-// has waits until that many Services and EndpointSlices are there.
+// has waits until there are n Services and EndpointSlices.
 func (g *guarded) has(t *testing.T, n int) {
 	t.Helper()
 	until(t, fmt.Sprint(n, " Services"), func() bool { return g.services.Len() == n && g.slices.Len() == n })
 }
 
-// doubts waits until lists were doubted, and returns how many objects are kept.
+// doubts waits until lists are doubted, and returns the number of kept objects.
 func (g *guarded) doubts(t *testing.T) (services int) {
 	t.Helper()
 	until(t, "two loud lines", func() bool { return g.log.Count("they are kept") == 2 })
@@ -72,8 +72,8 @@ func (g *guarded) doubts(t *testing.T) (services int) {
 
 const never = 24 * time.Hour
 
-// TestEmptyList: what an API server that suddenly has nothing does not name is kept, and
-// what it has again counts at once.
+// TestEmptyList: an API server suddenly returns an empty list. The objects are kept, and objects that return count at
+// once.
 func TestEmptyList(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 20, never)
@@ -90,7 +90,7 @@ func TestEmptyList(t *testing.T) {
 	}
 }
 
-// TestPartialList: of a list that lacks most, what is new counts at once.
+// TestPartialList: a list lacks most objects. Its new objects count at once.
 func TestPartialList(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 20, never)
@@ -104,7 +104,7 @@ func TestPartialList(t *testing.T) {
 	}
 }
 
-// TestConfirmedList: what is gone for as long as the configuration says is gone.
+// TestConfirmedList: objects that are missing for the configured time are removed.
 func TestConfirmedList(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 20, 200*time.Millisecond)
@@ -116,8 +116,8 @@ func TestConfirmedList(t *testing.T) {
 	until(t, "the other lines", func() bool { return g.log.Count("they are removed now") == 2 })
 }
 
-// TestOnlyOwnObjectLeft: an API server that has lost the storage of a small cluster still has the objects that it
-// makes itself. The node keeps the others.
+// TestOnlyOwnObjectLeft: an API server that has lost the storage of a small cluster still has its own objects. The node
+// keeps the other objects.
 func TestOnlyOwnObjectLeft(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 4, never)
@@ -127,7 +127,7 @@ func TestOnlyOwnObjectLeft(t *testing.T) {
 	}
 }
 
-// TestDeletesAreBelieved: a watch that says that objects are gone is no list.
+// TestDeletesAreBelieved: deletions in a watch count at once.
 func TestDeletesAreBelieved(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, 20, never)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestInspect: what an API server says of itself, of its clock and of our rights.
+// TestInspect: the API server's version, its clock and this client's rights.
 func TestInspect(t *testing.T) {
 	clusterIP := "127.0.0.1"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

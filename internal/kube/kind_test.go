@@ -16,8 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// TestAnotherKind reads a kind that the Store does not know, and a custom resource: one
-// declaration each.
+// TestAnotherKind reads a kind that the Store does not know, and a custom resource. Each needs one declaration.
 func TestAnotherKind(t *testing.T) {
 	client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "a"}}})
 	pools := schema.GroupVersionResource{Group: "fairway.net", Version: "v1alpha1", Resource: "addresspools"}
@@ -63,8 +62,8 @@ func TestAnotherKind(t *testing.T) {
 	}
 }
 
-// TestSubscribers: each consumer gets everything, whatever another has taken, and one that
-// comes later gets what there is.
+// TestSubscribers: each consumer gets all changes, whatever another consumer has taken. A later consumer gets the
+// existing objects.
 func TestSubscribers(t *testing.T) {
 	web, apiName := svcName("web"), svcName("api")
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.0.0.1"), apiNode("node-1", "a"))

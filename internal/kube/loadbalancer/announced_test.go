@@ -22,14 +22,15 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// metallbObject is one of metallb.io.
+// metallbObject returns an object of metallb.io.
 func metallbObject(version, kind, name string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/" + version, "kind": kind, "metadata": map[string]any{"name": name, "namespace": "metallb-system"}, "spec": spec,
 	}}
 }
 
-// announcedAPI has what node-1's speaker says that it announces since then, and a ConfigurationState of a node that is gone.
+// announcedAPI is an API server with the status objects of node-1's speaker, and with a ConfigurationState of a node
+// that is gone.
 func announcedAPI(since time.Time) *metallbAPI {
 	held := leftStatus(l2Statuses, "l2-a", "node-1", api.Name{Namespace: "shop", Name: "web"})
 	held.SetCreationTimestamp(metav1.NewTime(since))
@@ -56,8 +57,9 @@ func announcedAPI(since time.Time) *metallbAPI {
 	return server
 }
 
-// TestAnnounced: what the API server has becomes a report: addresses by the node that its object names, a Service that
-// waits, one whose address a balancer outside has, those of others left out, and what ConfigurationStates say.
+// TestAnnounced: the API server's objects become a report. It has the addresses with the node in their status object, a
+// waiting Service, and a Service with an address of an outside balancer. It leaves out other Services, and includes the
+// ConfigurationStates.
 func TestAnnounced(t *testing.T) {
 	balanced := func(name string, addrs ...string) *corev1.Service {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}

@@ -27,8 +27,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// metallbAPI is an API server with objects of metallb.io that knows server-side apply, nearly.
-// While fail is positive, requests to write fail.
+// metallbAPI is an API server with objects of metallb.io that imitates server-side apply. While fail is positive,
+// writes fail.
 type metallbAPI struct {
 	*dynamicfake.FakeDynamicClient
 	fail atomic.Int32
@@ -74,7 +74,7 @@ func (server *metallbAPI) put(p clienttesting.PatchAction) error {
 		return server.Tracker().Create(p.GetResource(), want, p.GetNamespace())
 	}
 	now := was.DeepCopyObject().(*unstructured.Unstructured)
-	if status, ok := want.Object["status"].(map[string]any); ok { // of one owner; fields of others stay
+	if status, ok := want.Object["status"].(map[string]any); ok { // replaces the status of one owner, and other fields stay
 		all, _, _ := unstructured.NestedMap(now.Object, "status")
 		if all == nil {
 			all = map[string]any{}
@@ -87,7 +87,7 @@ func (server *metallbAPI) put(p clienttesting.PatchAction) error {
 	return server.Tracker().Update(p.GetResource(), now, p.GetNamespace())
 }
 
-// said is the objects of a kind in a line each.
+// said returns the objects of a kind, one per line.
 func (server *metallbAPI) said(t *testing.T, k announceKind) string {
 	t.Helper()
 	list, err := k.client(server, "metallb-system").List(t.Context(), metav1.ListOptions{})
@@ -112,7 +112,7 @@ func (server *metallbAPI) until(t *testing.T, k announceKind, want string) {
 	}
 }
 
-// leftStatus is an object that MetalLB, or a speaker before, has left.
+// leftStatus is an object that MetalLB or an earlier speaker has left.
 func leftStatus(k announceKind, object, node string, of api.Name) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/v1beta1", "kind": k.kind,
@@ -129,9 +129,8 @@ func metallbStore(server *metallbAPI) *kube.Store {
 	})
 }
 
-// TestAnnounceStatuses: there is an object for each Service that the node announces, whatever fails,
-// whatever a speaker before has left and whatever others do to it, and none any more when the speaker
-// has ended.
+// TestAnnounceStatuses: each Service that the node announces has an object. This holds after failures, with objects of
+// an earlier speaker, and after changes by other programs. When the speaker has ended, no object is left.
 func TestAnnounceStatuses(t *testing.T) {
 	web, shop := api.Name{Namespace: "shop", Name: "web"}, api.Name{Namespace: "shop", Name: "api"}
 	for _, k := range []announceKind{l2Statuses, bgpStatuses} {
@@ -155,7 +154,7 @@ func TestAnnounceStatuses(t *testing.T) {
 			w.Set(map[api.Name]AnnouncedService{web: {By: []string{"one", "two"}}, shop: {By: []string{"one"}}})
 			const both = "node-1 announces shop/api by [one], of 1 owners; node-1 announces shop/web by [one two], of 1 owners; " + other
 			server.until(t, k, both)
-			if err := w.remove(ctx, w.nameOf(web)); err != nil { // an administrator
+			if err := w.remove(ctx, w.nameOf(web)); err != nil { // as an administrator could
 				t.Fatal(err)
 			}
 			server.until(t, k, both)
@@ -171,8 +170,7 @@ func TestAnnounceStatuses(t *testing.T) {
 	}
 }
 
-// TestBGPStatusesAreBounded: all nodes together do not make more objects than the API server should
-// have, and all leave out the same Services.
+// TestBGPStatusesAreBounded: all nodes together stay below the limit of objects, and all leave out the same Services.
 func TestBGPStatusesAreBounded(t *testing.T) {
 	server := newMetallbAPI()
 	s := metallbStore(server)
@@ -194,8 +192,8 @@ func TestBGPStatusesAreBounded(t *testing.T) {
 	server.until(t, few, "node-1 announces shop/0 by [tor], of 1 owners; node-1 announces shop/1 by [tor], of 1 owners")
 }
 
-// TestGoneStatuses: of the nodes that are not dead the first removes what a dead one said, and nothing
-// of those that live; one that is declared dead again loses it again.
+// TestGoneStatuses: the first live node removes the objects of a dead node, and keeps the objects of live nodes. If the
+// node is declared dead again, its new objects are removed too.
 func TestGoneStatuses(t *testing.T) {
 	web := api.Name{Namespace: "shop", Name: "web"}
 	server := newMetallbAPI(leftStatus(l2Statuses, "l2-a", "node-2", web), leftStatus(bgpStatuses, "bgp-a", "node-2", web), leftStatus(l2Statuses, "l2-b", "node-3", web))

@@ -16,8 +16,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestConvertBalancer reads each YAML file of testdata/balancer.txtar; the file behind it says
-// how.
+// TestConvertBalancer converts each YAML file of testdata/balancer.txtar. The next file in the archive has the expected
+// result.
 func TestConvertBalancer(t *testing.T) {
 	golden(t, "balancer.txtar", func(name, doc string) string {
 		class := ""
@@ -38,8 +38,9 @@ func TestConvertBalancer(t *testing.T) {
 	})
 }
 
-// TestSharedPods: under externalTrafficPolicy Local two Services share an address if their pods are the same. With the same
-// labels in another namespace, or without a selector, a tenant would take it from all nodes where it has no endpoint.
+// TestSharedPods: under externalTrafficPolicy Local, two Services share an address only if they have the same pods.
+// Equal labels in another namespace do not count, and neither does a Service without a selector. Otherwise a tenant
+// could take the address from all nodes where it has no endpoint.
 func TestSharedPods(t *testing.T) {
 	backing := func(namespace, name string, selector map[string]string, policy corev1.ServiceExternalTrafficPolicy) string {
 		o := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{
@@ -66,7 +67,7 @@ func TestSharedPods(t *testing.T) {
 	}
 }
 
-// TestReadRequestIsBounded: a text of any length costs an event little.
+// TestReadRequestIsBounded: even a long text costs an event little.
 func TestReadRequestIsBounded(t *testing.T) {
 	o := corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.96.0.5"}}}
 	o.Annotations = map[string]string{"metallb.io/loadBalancerIPs": strings.Repeat("x", 1<<18), "metallb.io/address-pool": strings.Repeat("y", 1<<18)}
@@ -75,7 +76,7 @@ func TestReadRequestIsBounded(t *testing.T) {
 	}
 }
 
-// TestHosts: ServiceLB uses the nodes that speakers may use, if they are ready.
+// TestHosts: ServiceLB uses the ready nodes that speakers may use.
 func TestHosts(t *testing.T) {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
 	for name, test := range map[string]struct {
@@ -100,7 +101,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestIngress: what is written has the mode of its balancer, and what is written is read as that.
+// TestIngress: a written status has the mode of its balancer, and is read back unchanged.
 func TestIngress(t *testing.T) {
 	for _, mode := range []corev1.LoadBalancerIPMode{IPModeVIP, IPModeProxy} {
 		want := balancerStatus{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Mode: mode, Pool: "front"}
@@ -117,8 +118,8 @@ func TestIngress(t *testing.T) {
 	}
 }
 
-// TestCheckedPorts: of what a balancer says of ports only those count that all of its addresses have without an error;
-// a Service with several protocols has no error of ours.
+// TestCheckedPorts: a balancer's port counts only if all addresses have it without an error. A Service with several
+// protocols gets no error from Fairway.
 func TestCheckedPorts(t *testing.T) {
 	port := func(n int32, proto corev1.Protocol, failed ...string) corev1.PortStatus {
 		p := corev1.PortStatus{Port: n, Protocol: proto}

@@ -17,8 +17,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestBGP: a speaker's BGP reads its objects and the passwords that BGPPeers may name, and
-// writes what it cannot do into a ConfigurationState.
+// TestBGP: a speaker's BGP reads its objects and the passwords that BGPPeers may name. It writes its errors into a
+// ConfigurationState.
 func TestBGP(t *testing.T) {
 	custom := newMetallbAPI(&unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer", "metadata": map[string]any{"name": "tor", "namespace": "metallb-system"},

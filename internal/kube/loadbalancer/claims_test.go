@@ -19,12 +19,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A claimsRig is an API server with a pool, a Service of type LoadBalancer and a node whose kubelet writes what it likes.
+// A claimsRig is an API server with a pool, a Service of type LoadBalancer, and a node with a kubelet that the test
+// controls.
 type claimsRig struct {
 	*testing.T
 	client    *fake.Clientset
 	rogue     *corev1.Node
-	addresses *Addresses // of the controller that began last
+	addresses *Addresses // of the newest controller
 }
 
 func newClaimsRig(t *testing.T) *claimsRig {
@@ -71,7 +72,7 @@ func (r *claimsRig) until(when, want string) {
 	awaitText(r.T, when, want, func() string { s := kube.ConvertService(r.service()); return fmt.Sprint(s.BalancerIPs, s.CheckedPorts) })
 }
 
-// claim has the node say that it has these addresses too.
+// claim writes these addresses into the node's status as well.
 func (r *claimsRig) claim(also ...string) {
 	r.Helper()
 	r.rogue.Status.Addresses = r.rogue.Status.Addresses[:1]
@@ -93,7 +94,7 @@ func (r *claimsRig) port(port int32) {
 	}
 }
 
-// events are the objects that have an event about the claim.
+// events lists the objects that have an event about the claim.
 func (r *claimsRig) events() string {
 	all, err := r.client.EventsV1().Events("").List(r.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -109,9 +110,9 @@ func (r *claimsRig) events() string {
 	return strings.Join(out, ", ")
 }
 
-// TestClaimedAddress: a kubelet that writes a Service's load-balancer address into its Node takes it from nobody: the status names
-// the ports at which agents serve it all the same, but not those of nodes' own programs, also with ports that the Service gets later, after
-// the claim and in a controller that starts beside it. The events name the node.
+// TestClaimedAddress: a kubelet writes a Service's load-balancer address into its Node, and the Service keeps the
+// address. The status names the ports that agents still serve, without the ports of nodes' own programs. This also
+// holds for ports added after the claim, and for a second controller. The events name the node.
 func TestClaimedAddress(t *testing.T) {
 	r := newClaimsRig(t)
 	end := r.begin()
@@ -139,7 +140,7 @@ func TestClaimedAddress(t *testing.T) {
 	r.until("the claim is gone", "[192.0.2.50] [{TCP 80} {TCP 443} {TCP 8080}]")
 }
 
-// TestServicesAllocated: the metric counts the Services that have addresses of a pool.
+// TestServicesAllocated: the metric counts the Services with addresses of a pool.
 func TestServicesAllocated(t *testing.T) {
 	r := newClaimsRig(t)
 	defer r.begin()()
@@ -167,7 +168,7 @@ func TestServicesAllocated(t *testing.T) {
 	awaitText(t, "without one", "lan 0", count)
 }
 
-// awaitText waits until what is read is as it is wanted.
+// awaitText waits until read returns the wanted text.
 func awaitText(t *testing.T, what, want string, read func() string) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); read() != want; time.Sleep(5 * time.Millisecond) {

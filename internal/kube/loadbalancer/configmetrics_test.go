@@ -14,7 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
-// TestConfigMetrics: what MetalLB's alerts ask for says the same as the ConfigurationState of the controller and of a speaker.
+// TestConfigMetrics: the metrics for MetalLB's alerts agree with the ConfigurationState of the controller and of a
+// speaker.
 func TestConfigMetrics(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	s := kube.New(kube.Config{Log: log, NodeName: "node-1", Client: fake.NewClientset(), AllNodes: true, Custom: newMetallbAPI(), LoadBalancerNamespace: "metallb-system"})

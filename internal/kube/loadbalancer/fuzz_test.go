@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// FuzzAnnounced reads any JSON as each of the other kinds that are not ours alone to write: Services of a load balancer,
-// nodes, the objects of metallb.io, and what the speakers say there.
+// FuzzAnnounced reads any JSON as each of the other kinds that others also write: Services of a load balancer, nodes,
+// the objects of metallb.io, and the speakers' status objects.
 func FuzzAnnounced(f *testing.F) {
 	for _, text := range []string{
 		`{"metadata":{"name":"pool"},"spec":{"addresses":["192.0.2.0/28","192.0.2.9-192.0.2.3","::/0"],"serviceAllocation":{"priority":-1,"namespaceSelectors":[{"matchExpressions":[{"key":"a","operator":"Near"}]}]}}}`,

@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// convertAny returns how an object of metallb.io reads, a line for each field.
+// convertAny returns the conversion of an object of metallb.io, one line for each field.
 func convertAny(o *unstructured.Unstructured) string {
 	var v any
 	extra := ""
@@ -53,8 +53,8 @@ func convertAny(o *unstructured.Unstructured) string {
 	return o.GetKind() + " " + fmt.Sprintf("%+v", v) + extra + "\n"
 }
 
-// golden lets render read each document of the YAML files of an archive; the file behind each
-// has what came of it.
+// golden passes each document of an archive's YAML files to render. The next file in the archive has the expected
+// result.
 func golden(t *testing.T, archive string, render func(file, doc string) string) {
 	t.Helper()
 	path := filepath.Join("testdata", archive)
@@ -81,7 +81,7 @@ func golden(t *testing.T, archive string, render func(file, doc string) string) 
 	}
 }
 
-// TestConvertMetallb reads the objects of metallb.io.
+// TestConvertMetallb converts the objects of metallb.io.
 func TestConvertMetallb(t *testing.T) {
 	golden(t, "metallb.txtar", func(file, doc string) string {
 		var o unstructured.Unstructured
@@ -92,7 +92,7 @@ func TestConvertMetallb(t *testing.T) {
 	})
 }
 
-// TestAnnouncements: the objects of one namespace come, of all kinds; those of another do not.
+// TestAnnouncements: the objects of one namespace arrive, of all kinds. Objects of other namespaces do not.
 func TestAnnouncements(t *testing.T) {
 	lists := map[schema.GroupVersionResource]string{}
 	var objects []runtime.Object
