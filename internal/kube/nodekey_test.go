@@ -6,7 +6,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestPublishWireGuardKey: a key comes into the node's object and to the peers, and goes again.
+// TestPublishWireGuardKey: a key is written into the node's object, reaches the peers, and is removed again.
 func TestPublishWireGuardKey(t *testing.T) {
 	node := apiNode("node-1", "a")
 	node.Annotations = map[string]string{"example.com/other": "stays"}

@@ -11,9 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestOwnNode: a node's object is deleted and made again while the agent runs, with no
-// address at first, then with another one, and gets another podCIDR. What is not known
-// stays; what is new counts.
+// TestOwnNode: a node's object is deleted and created again while the agent runs. At first it has no address, then
+// another address and another podCIDR. A missing value leaves the old value, and a new value counts.
 func TestOwnNode(t *testing.T) {
 	node := func(zone, addr, podCIDR string) *corev1.Node {
 		o := apiNode("node-1", zone)
@@ -30,7 +29,7 @@ func TestOwnNode(t *testing.T) {
 	nodes := client.CoreV1().Nodes()
 	for _, step := range []struct {
 		what string
-		node runtime.Object // nil: deleted
+		node runtime.Object // nil means deleted
 		want string
 	}{
 		{"at first", nil, "a [172.18.0.11] [10.244.1.0/24] eligible true"},
@@ -64,7 +63,7 @@ func TestOwnNode(t *testing.T) {
 	}
 }
 
-// TestManyAddresses: a kubelet writes as many addresses into its node's status as the object holds; a few count.
+// TestManyAddresses: a kubelet fills its node's status with addresses, and only a few count.
 func TestManyAddresses(t *testing.T) {
 	var o corev1.Node
 	for i := range 40_000 {

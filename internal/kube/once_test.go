@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestOnce: what was read stays readable after the end of reading, and makes a table.
+// TestOnce: the objects stay readable after the end of reading, and make a table.
 func TestOnce(t *testing.T) {
 	server := newStreamServer(t, cluster())
 	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})

@@ -17,8 +17,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestServerAway: a server that is away is logged, not once a try; it is found when it
-// comes; and Run ends at once with its context while it is away.
+// TestServerAway: the log does not report each attempt to reach a server that is down. The client connects when the
+// server returns. Meanwhile Run ends at once with its context.
 func TestServerAway(t *testing.T) {
 	var up atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// TestForbidden: missing rights are one log line a kind, with the server's words.
+// TestForbidden: missing rights give one log line for each kind, with the server's words.
 func TestForbidden(t *testing.T) {
 	asked := make(chan struct{}, 1000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -88,7 +88,7 @@ func TestForbidden(t *testing.T) {
 
 func TestPace(t *testing.T) { synctest.Test(t, testPace) }
 
-// testPace runs on a clock of its own.
+// testPace runs with a fake clock.
 func testPace(t *testing.T) {
 	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services", failed: func() {}, refused: func() {}}
 	if d := p.pause(); d != 0 {
@@ -119,8 +119,9 @@ func testPace(t *testing.T) {
 	}
 }
 
-// TestReturn: however long a server was away, or ended each watch at once, all kinds are asked for again within seconds
-// of its return, although only one of them is asked for often meanwhile. Kinds whose watches end at once do not wake each other.
+// TestReturn: a server was down, or ended each watch at once, for any time. After its return, all kinds are requested
+// again within seconds, although only one of them polls often meanwhile. Kinds whose watches end at once do not wake
+// each other.
 func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
 
 func testReturn(t *testing.T) {
@@ -162,9 +163,8 @@ func testReturn(t *testing.T) {
 	}
 }
 
-// TestReturnForgets: an API server that has started again does not know what a watch would go
-// on from, answers it, and ends it at once. The list that follows does not wait as if the server
-// were away, whatever ended before it went.
+// TestReturnForgets: a restarted API server does not know the resource version of a watch, so it answers and ends the
+// watch at once. The next list does not wait as if the server was down, whatever ended before the restart.
 func TestReturnForgets(t *testing.T) { synctest.Test(t, testReturnForgets) }
 
 func testReturnForgets(t *testing.T) {
@@ -173,7 +173,7 @@ func testReturnForgets(t *testing.T) {
 		waits bool
 	}{
 		"away":       {context.DeadlineExceeded, false},
-		"overloaded": {apierrors.NewTooManyRequestsError("busy"), true}, // it is not another server that answers then
+		"overloaded": {apierrors.NewTooManyRequestsError("busy"), true}, // the answer does not come from another server
 	} {
 		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}}
 		for range 5 { // watches that ended at once before
@@ -190,13 +190,13 @@ func testReturnForgets(t *testing.T) {
 	}
 }
 
-// TestReturnDuringRequest: a kind whose request was under way when the server answered the
-// others, and failed after that, is asked for again at once.
+// TestReturnDuringRequest: the request of one kind was in flight when the server answered the others, and then failed.
+// It is repeated at once.
 func TestReturnDuringRequest(t *testing.T) { synctest.Test(t, testReturnDuringRequest) }
 
 func testReturnDuringRequest(t *testing.T) {
 	s := newServer()
-	s.prober = &pacer{} // another kind finds out
+	s.prober = &pacer{} // another kind is the prober
 	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
 	fail := func() {
 		if err := p.before(t.Context()); err != nil {
@@ -224,9 +224,8 @@ func testReturnDuringRequest(t *testing.T) {
 	}
 }
 
-// TestRightsReturn: however long agents had no right to read, they read all kinds again within seconds
-// of the right's return, also where they lacked the right to one kind alone. An optional kind that never
-// could be read is asked for seldom.
+// TestRightsReturn: agents had no right to read for any time. They read all kinds again within seconds of the right's
+// return, even if only one kind was forbidden. An optional kind that was never readable is requested seldom.
 func TestRightsReturn(t *testing.T) { synctest.Test(t, testRightsReturn) }
 
 func testRightsReturn(t *testing.T) {
@@ -234,8 +233,8 @@ func testRightsReturn(t *testing.T) {
 	back := time.Now().Add(10 * time.Minute)
 	type kind struct {
 		name, without string
-		had           bool // could be read before
-		seldom        bool // is asked for seldom, and read late
+		had           bool // was readable before
+		seldom        bool // is requested seldom, and read late
 	}
 	needed, start := kind{name: "needed", had: true}, kind{name: "needed, never had"}
 	optional, never := kind{name: "optional", without: "less", had: true}, kind{name: "never had", without: "less", seldom: true}

@@ -20,8 +20,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// podServer answers as the API server does: by the name, or by the first address only, in
-// pages. It refuses what would make an API server read etcd for one pod.
+// podServer answers as the API server does: by name, or by the first address only, in pages. It refuses requests that
+// would make an API server read etcd for one pod.
 func podServer(t *testing.T, pods []corev1.Pod) (url string, requests *int) {
 	t.Helper()
 	requests = new(int)
@@ -143,7 +143,7 @@ func TestPodLookup(t *testing.T) {
 	}
 }
 
-// TestNoRightToPods: package flow is told that it is no use to ask again.
+// TestNoRightToPods: package flow learns that another question is useless.
 func TestNoRightToPods(t *testing.T) {
 	server := httptest.NewServer(fails(http.StatusForbidden, metav1.StatusReasonForbidden))
 	t.Cleanup(server.Close)
@@ -160,7 +160,7 @@ func TestNoRightToPods(t *testing.T) {
 	}
 }
 
-// TestPodNames: a slice keeps the names of its endpoints' pods, in whatever order they come.
+// TestPodNames: a slice keeps the names of its endpoints' pods, in any order.
 func TestPodNames(t *testing.T) {
 	endpoint := func(addr, kind, namespace, name string) discoveryv1.Endpoint {
 		e := discoveryv1.Endpoint{Addresses: []string{addr}}
@@ -189,7 +189,7 @@ func TestPodNames(t *testing.T) {
 	}
 }
 
-// TestPodNamesAreSmall: what the names of the pods of a large cluster cost.
+// TestPodNamesAreSmall limits the memory of the pod names of a large cluster.
 func TestPodNamesAreSmall(t *testing.T) {
 	const endpoints, perSlice = 250_000, 100
 	bytes := 0

@@ -74,7 +74,7 @@ func TestRecorder(t *testing.T) {
 		}
 	}
 
-	// Gone and come again is worth a new line. The event is still there: no second one.
+	// A problem that returns is worth a new log line. Its event still exists, so there is no second event.
 	r.Report(svcName("web"), nil)
 	r.Report(svcName("web"), []api.Problem{port})
 	until(t, "the queue to be empty", func() bool {
@@ -124,7 +124,7 @@ func TestPodEvent(t *testing.T) {
 	}
 }
 
-// TestHostPodEvent: kubectl describe pod shows events about its host ports, which nobody reads the pod for.
+// TestHostPodEvent: kubectl describe pod shows events about host ports, although the agent does not read pods for them.
 func TestHostPodEvent(t *testing.T) {
 	client := fake.NewClientset()
 	r, _ := startRecorder(t, client)
@@ -166,7 +166,7 @@ func TestRecorderGivesUp(t *testing.T) {
 	until(t, "one complaint", func() bool { return log.Count("no RBAC") == 1 })
 }
 
-// TestRecorderNeverBlocks: Run is not called, and the proxy loop continues.
+// TestRecorderNeverBlocks: the proxy loop continues even if Run is not called.
 func TestRecorderNeverBlocks(t *testing.T) {
 	log := &testnet.Log{}
 	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), fake.NewClientset(), "node-1")

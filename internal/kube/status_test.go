@@ -20,8 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// statuses is an API server of which two owners write the statuses of Services: one the
-// addresses, another a condition.
+// statuses is an API server with two owners of Services' statuses. One writes the addresses, and the other a condition.
 type statuses struct {
 	client     *fake.Clientset
 	addresses  *StatusWriter[[]string]
@@ -102,8 +101,8 @@ func (s *statuses) writes(name api.Name) int {
 	return n
 }
 
-// settle waits until all addresses that were set before have been looked at: those of the
-// Service "last" are set and written after them.
+// settle waits until all earlier addresses have been handled. The addresses of the Service "last" are set and written
+// after them.
 func (s *statuses) settle(t *testing.T, address string) {
 	t.Helper()
 	s.addresses.Set(svcName("last"), []string{address})
@@ -118,7 +117,7 @@ func (s *statuses) expect(t *testing.T, when string, name api.Name, addresses []
 	})
 }
 
-// TestStatusOwners: each owner's fields are written, changed and removed without the other's.
+// TestStatusOwners: each owner's fields are written, changed and removed without a change of the other owner's fields.
 func TestStatusOwners(t *testing.T) {
 	web := svcName("web")
 	s := startStatuses(t, slog.New(slog.DiscardHandler), apiService("web", "10.96.0.1"))
@@ -144,8 +143,8 @@ func TestStatusOwners(t *testing.T) {
 	}
 }
 
-// TestStatusIsLevel: what is there is not written; what another program changes is written
-// again; what has failed is tried until it succeeds; what is gone is let be.
+// TestStatusIsLevel: a correct status is not written, and a status that another program changes is written again. A
+// failed write is repeated until it succeeds, and a deleted Service is ignored.
 func TestStatusIsLevel(t *testing.T) {
 	web, gone := svcName("web"), svcName("gone")
 	have := apiService("web", "10.96.0.1")

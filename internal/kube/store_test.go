@@ -20,7 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// deadline is how long a test waits for what must happen.
+// deadline is a test's time limit for an expected event.
 const deadline = 20 * time.Second
 
 func svcName(name string) api.Name { return api.Name{Namespace: "default", Name: name} }
@@ -54,8 +54,8 @@ func apiNode(name, zone string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
 }
 
-// source is a Store with the subscription of a consumer of Services, as the proxy loop is
-// one, and that of a consumer of nodes.
+// source is a Store with two subscriptions: one of a consumer of Services such as the proxy loop, and one of a consumer
+// of nodes.
 type source struct {
 	*Store
 	*Services
@@ -108,7 +108,7 @@ func waitFor(t *testing.T, c <-chan struct{}, what string) {
 	}
 }
 
-// takeUntil follows Dirty until all names have been taken, and no others.
+// takeUntil follows Dirty until exactly the wanted names have been taken.
 func takeUntil(t *testing.T, s *source, want ...api.Name) {
 	t.Helper()
 	got := map[api.Name]bool{}
@@ -147,7 +147,7 @@ func must[T any](t *testing.T) func(T, error) T {
 func TestNothingBeforeEveryFirstListIsIn(t *testing.T) {
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.0.0.1"), apiNode("node-1", "a"))
 	gate := make(chan struct{})
-	// The fake cannot be made to answer late, only to fail until the gate is open.
+	// The fake cannot answer late. It can only fail until the gate is open.
 	client.PrependReactor("list", "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
 		select {
 		case <-gate:
@@ -239,7 +239,7 @@ func TestChanges(t *testing.T) {
 		o := apiService("web", "10.96.0.1")
 		o.Annotations = map[string]string{"note": "seen"}
 		must[*corev1.Service](t)(services.Update(ctx, o, metav1.UpdateOptions{}))
-		// The next change of the same kind comes after it: only it may be taken.
+		// The next change of the same kind comes later, and only it may be taken.
 		must[*corev1.Service](t)(services.Update(ctx, apiService("api", "10.96.0.3"), metav1.UpdateOptions{}))
 		takeUntil(t, s, apiName)
 	})
@@ -261,8 +261,8 @@ func TestChanges(t *testing.T) {
 	})
 }
 
-// watched waits until n watches are open: the fake forgets what happens between its
-// list and its watch, which a real API server does not.
+// watched waits until n watches are open. The fake forgets events between its list and its watch, which a real API
+// server does not.
 func watched(t *testing.T, client *fake.Clientset, n int) {
 	t.Helper()
 	until(t, "watches", func() bool {
@@ -308,8 +308,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// What another proxy serves, or no proxy, is left out by the API server: the fake
-// applies labels as it does.
+// The API server leaves out the Services of another proxy, or of no proxy. The fake applies labels in the same way.
 func TestNotOurs(t *testing.T) {
 	other := apiService("other", "10.96.0.2")
 	other.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "another-proxy"}

@@ -9,8 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
-// CountAccess counts how often a datapath that has done nothing yet reads what the kernel
-// holds, and how often it changes virtual servers.
+// CountAccess counts the kernel reads of a datapath that has done nothing yet, and its changes of virtual servers.
 func CountAccess(dp datapath.Datapath) (reads, writes *int) {
 	d := dp.(*Datapath)
 	reads, writes = new(int), new(int)

@@ -18,8 +18,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// The tests in this file are of every mode that user-mode Linux can run: they change what
-// belongs to the whole kernel.
+// The tests in this file change state of the whole kernel. They run for every mode that user-mode Linux supports.
 var everyMode = map[string]conformance.Open{
 	"ipvs": open, "userspace": openUserspace, "nftables": func(t testing.TB) conformance.Datapath {
 		dp, err := nftables.New(nftables.Config{})
@@ -39,8 +38,8 @@ func jump(t *testing.T, by time.Duration) {
 	}
 }
 
-// TestClock: the clock jumps an hour forward and back. Connections stay, Check finds nothing,
-// a client keeps its endpoint, also over a restart, and no longer than it should.
+// TestClock: the clock jumps an hour forward and back. Connections stay, and Check finds no difference. A client keeps
+// its endpoint, also over a restart, for exactly its affinity time.
 func TestClock(t *testing.T) {
 	for mode, open := range everyMode {
 		t.Run(mode, func(t *testing.T) {
@@ -52,7 +51,7 @@ func TestClock(t *testing.T) {
 			for _, by := range []time.Duration{time.Hour, -2 * time.Hour, time.Hour} {
 				jump(t, by)
 				r.check(true)
-				if mode != datapath.Userspace { // it carries connections itself
+				if mode != datapath.Userspace { // mode userspace carries connections itself
 					if at := r.ask(held); at != held.at {
 						t.Errorf("after %v the connection is answered by %v, was at %v", by, at, held.at)
 					}
@@ -75,8 +74,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestConntrackFull: with a full table new connections are dropped, established ones go on and
-// Services can be changed. As soon as there is room, new ones are served.
+// TestConntrackFull: with a full table, new connections are dropped, established ones continue and Services can change.
+// As soon as there is room, new connections are served.
 func TestConntrackFull(t *testing.T) {
 	const file = "/proc/sys/net/netfilter/nf_conntrack_max"
 	was, err := os.ReadFile(file)
@@ -95,7 +94,7 @@ func TestConntrackFull(t *testing.T) {
 			r := newRig(t, open(t))
 			r.sync(frontend(0, api.TCP, 0, r.eps...))
 			held := r.dial(r.from(0), vip(0))
-			set("1") // as full as can be: no entry has room
+			set("1") // the smallest table, in which no entry has room
 			if got := r.client.Ask("tcp", vip(0), time.Second); got.Outcome == testnet.Answered {
 				t.Errorf("the table is not full: %v", got)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
-// FuzzReplies: no reply of IPVS makes the parsers panic, and what we ask for is read back:
-// a request has the shape of a reply.
+// FuzzReplies: no reply of IPVS makes the parsers panic. A request has the form of a reply, so the parsers read it
+// back.
 func FuzzReplies(f *testing.F) {
 	for _, addr := range []string{"10.96.0.1:80", "[fd00::1]:80"} {
 		o := serverOp{

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestEnded: with a context that has ended, IPVS is not waited for.
+// TestEnded: a call with a context that has ended does not wait for IPVS.
 func TestEnded(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()

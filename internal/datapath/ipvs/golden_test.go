@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata again")
 
-// TestGolden: the elements and virtual servers that each scenario of the policy puts beside
-// the constant program, into an empty kernel.
+// TestGolden: the elements and virtual servers of each scenario of the policy, next to the constant program, in an
+// empty kernel.
 func TestGolden(t *testing.T) {
 	scenario.Golden(t, ".elements", *update, func(s *scenario.Scenario) (string, error) {
 		d, err := New(Config{})

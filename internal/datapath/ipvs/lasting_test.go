@@ -21,7 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// pause waits: time is virtual here.
+// pause waits in virtual time.
 func pause(d time.Duration) { <-time.After(d) }
 
 func (r *rig) check(want bool) {
@@ -35,7 +35,7 @@ func (r *rig) check(want bool) {
 	})
 }
 
-// real says whether an endpoint is a real server, and with which weight.
+// real reports whether an endpoint is a real server, and its weight.
 func (r *rig) real(e service.Endpoint) (there bool, weight string) {
 	r.t.Helper()
 	for line := range strings.Lines(r.run("ipvsadm", "-Ln")) {
@@ -46,8 +46,8 @@ func (r *rig) real(e service.Endpoint) (there bool, weight string) {
 	return false, ""
 }
 
-// An endpoint that leaves gets weight 0 while it has connections, and is removed when
-// they have ended or its time is over. UDP is cleaned at once. Connections stay.
+// An endpoint that leaves gets weight 0 while it has connections. It is removed when they have ended or its time is
+// over. UDP is removed at once. Connections stay.
 func TestDrain(t *testing.T) {
 	dp, err := ipvs.New(ipvs.Config{Drain: 30 * time.Minute})
 	if err != nil {
@@ -93,9 +93,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestUnanswered: a connection whose endpoint does not answer its first packet is made with another one, when the client sends
-// it again after the endpoint gets no new ones and conntrack has forgotten it, whatever IPVS remembers; also where the endpoint
-// is removed at once, and where the client has affinity.
+// TestUnanswered: an endpoint does not answer a connection's first packet. Then the endpoint gets no new connections
+// any more, and conntrack forgets the connection. The client's next packet goes to another endpoint, whatever IPVS
+// remembers. This also holds if the endpoint is removed at once, and if the client has affinity.
 func TestUnanswered(t *testing.T) {
 	for name, change := range map[string]func(*service.Frontend){
 		"rr":       func(*service.Frontend) {},
@@ -152,7 +152,7 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// A restart in the middle of it leaves the endpoint to drain, and it may come back.
+// After a restart during the drain, the endpoint still drains, and it may return.
 func TestDrainRestart(t *testing.T) {
 	r := newRig(t, open(t))
 	r.sync(frontend(0, api.TCP, 0, r.eps[:2]...))
@@ -180,9 +180,8 @@ func TestDrainRestart(t *testing.T) {
 	}
 }
 
-// TestRestart: the next process reads the kernel once and writes nothing that is right: no
-// element, rule, route or virtual server. What differs is all that it writes. Connections and
-// clients stay where they are.
+// TestRestart: the next process reads the kernel once. It writes only elements, rules, routes and virtual servers that
+// differ. Connections and clients keep their endpoints.
 func TestRestart(t *testing.T) {
 	r := newRig(t, open(t))
 	table := func(n int) (all []*service.Frontend) {
@@ -199,7 +198,7 @@ func TestRestart(t *testing.T) {
 		what     string
 		services int
 		writes   int // calls that change virtual servers
-		changes  int // of rules and routes, at most
+		changes  int // largest number of changes of rules and routes
 	}{{"the same", 100, 0, 0}, {"a Service more", 101, 1, 10}, {"a Service less", 100, 1, 10}} {
 		r.dp.Close()
 		r.dp = open(t)
@@ -237,8 +236,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A client stays as long as its affinity, and no longer than that and what IPVS
-// remembers of its connections.
+// A client keeps its endpoint for its affinity time, and for the time that IPVS remembers its connections.
 func TestAffinityEnds(t *testing.T) {
 	r := newRig(t, open(t))
 	f := frontend(0, api.TCP, service.RoundRobin, r.eps...)
@@ -257,13 +255,13 @@ func TestAffinityEnds(t *testing.T) {
 		}
 	}
 	pause(90 * time.Minute)
-	// The next in turn is another one.
+	// The next endpoint in turn is another one.
 	if now := visit(0); now == home {
 		t.Errorf("still at %v", home)
 	}
 }
 
-// IPVS forgets an idle connection; the connection lives on.
+// IPVS forgets an idle connection, and the connection continues.
 func TestForgotten(t *testing.T) {
 	dp, err := ipvs.New(ipvs.Config{TCPTimeout: 3 * time.Second})
 	if err != nil {
@@ -272,7 +270,7 @@ func TestForgotten(t *testing.T) {
 	r := newRig(t, dp)
 	r.sync(frontend(0, api.TCP, 0, r.eps...))
 	c := r.dial(r.from(0), vip(0))
-	pause(10 * time.Second) // less than until the first keepalive
+	pause(10 * time.Second) // shorter than the time to the first keepalive
 	if out := r.run("ipvsadm", "-Lnc"); strings.Contains(out, c.at.String()) {
 		t.Errorf("IPVS remembers:\n%s", out)
 	}
@@ -281,8 +279,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// IPVS knows a reply by client and endpoint alone. One client port to one endpoint by two
-// addresses and directly: each connection gets its own replies.
+// IPVS recognizes a reply by client and endpoint alone. A client uses one port for connections to one endpoint: by two
+// addresses and directly. Each connection gets its own replies.
 func TestOnePort(t *testing.T) {
 	r := newRig(t, open(t))
 	r.sync(frontend(0, api.TCP, 0, r.eps[0]), frontend(1, api.TCP, 0, r.eps[0]))
@@ -308,7 +306,7 @@ func TestOnePort(t *testing.T) {
 	}
 }
 
-// What another program does to our virtual servers and routes is noticed and put right.
+// Check finds and repairs another program's changes of Fairway's virtual servers and routes.
 func TestOtherProgram(t *testing.T) {
 	r := newRig(t, open(t))
 	want := []*service.Frontend{frontend(0, api.TCP, 0, r.eps...), frontend(1, api.TCP, 0, r.eps[1])}
@@ -338,8 +336,7 @@ func TestOtherProgram(t *testing.T) {
 	}
 }
 
-// Virtual servers of others are nobody's business here; nobody reaches ours past the
-// rules.
+// Virtual servers of other programs stay unchanged. No packet reaches Fairway's virtual servers past the rules.
 func TestForeign(t *testing.T) {
 	r := newRig(t, open(t))
 	r.run("ipvsadm", "-A", "-t", "192.0.2.7:80", "-s", "rr")
@@ -363,7 +360,7 @@ func TestCounts(t *testing.T) {
 	for range 7 {
 		r.end(r.dial(r.from(0), vip(0)))
 	}
-	pause(5 * time.Second) // the kernel adds up every other second
+	pause(5 * time.Second) // the kernel updates its counters every other second
 	r.do(func() error {
 		counts, err := r.dp.Counts(t.Context())
 		if got := counts[f.Service].Connections; got != 7 {

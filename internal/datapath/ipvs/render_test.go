@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
-// kernel does what the kernel would with operations, and refuses what it would refuse.
+// kernel applies operations as the real kernel does, and refuses the same operations.
 type kernel map[serverID]*virtualServer
 
 func (k kernel) do(t *testing.T, ops []serverOp) {
@@ -48,7 +48,7 @@ func (k kernel) do(t *testing.T, ops []serverOp) {
 	}
 }
 
-// step renders want, does it and takes note of it, without a kernel.
+// step renders want and applies it, without a real kernel.
 func step(t *testing.T, d *Datapath, k kernel, want *service.Table, full bool) *changes {
 	t.Helper()
 	r, err := d.render(want, d.changes(want, full), full)
@@ -56,7 +56,7 @@ func step(t *testing.T, d *Datapath, k kernel, want *service.Table, full bool) *
 		t.Fatal(err)
 	}
 	k.do(t, r.before)
-	// Between the two every frontend leads to a virtual server with an endpoint.
+	// In between, every frontend leads to a virtual server with an endpoint.
 	for key, f := range r.frontends {
 		for _, a := range [...]netip.AddrPort{f.server, f.externalServer} {
 			if a.IsValid() && (k[serverID{a, key.Proto}] == nil || len(k[serverID{a, key.Proto}].reals) == 0) {
@@ -70,7 +70,7 @@ func step(t *testing.T, d *Datapath, k kernel, want *service.Table, full bool) *
 	return r
 }
 
-// holds checks that state and kernel are what want says.
+// holds checks that the state and the kernel agree with want.
 func holds(t *testing.T, d *Datapath, k kernel, want *service.Table) {
 	t.Helper()
 	var all []*service.Frontend
@@ -111,8 +111,8 @@ func newDatapath(t *testing.T) *Datapath {
 	return d
 }
 
-// Random tables, one after the other: what was rendered is what was asked for, the kernel
-// would take it, and rendering it again changes nothing.
+// Random tables, one after the other: the rendered state is the wanted table, the kernel accepts the operations, and a
+// second rendering changes nothing.
 func TestRender(t *testing.T) {
 	gen := scenario.NewRandom(rand.New(rand.NewPCG(7, 0)))
 	state := scenario.NewState(gen.Facts())
@@ -137,7 +137,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// table is one Service with a ClusterIP and a NodePort; change may alter them.
+// table is one Service with a ClusterIP and a NodePort. change may modify them.
 func table(change func(f *service.Frontend), eps ...service.Endpoint) *service.Table {
 	var all []*service.Frontend
 	for _, at := range []string{"10.96.0.1:80", "0.0.0.0:30080"} {
@@ -158,8 +158,7 @@ func ep(a string, weight uint16) service.Endpoint {
 	return service.Endpoint{Addr: netip.MustParseAddrPort(a), Weight: weight}
 }
 
-// Frontends of a port share a virtual server, which stays while its endpoints, its
-// scheduler and its affinity change.
+// Frontends of a port share a virtual server, which stays while its endpoints, its scheduler and its affinity change.
 func TestShare(t *testing.T) {
 	d, k := newDatapath(t), kernel{}
 	a, b := ep("10.244.1.5:8080", 0), ep("10.244.2.5:8080", 0)
@@ -198,7 +197,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What is chosen by the address that was called has a virtual server for each.
+// With an algorithm that hashes the destination address, each address has its own virtual server.
 func TestDestHash(t *testing.T) {
 	d, k := newDatapath(t), kernel{}
 	step(t, d, k, table(func(f *service.Frontend) { f.Balance = service.DestHash }, ep("10.244.1.5:8080", 0)), false)
@@ -207,7 +206,7 @@ func TestDestHash(t *testing.T) {
 	}
 }
 
-// Addresses go round, and none is given twice.
+// Addresses are used in turn, and no address is used twice at a time.
 func TestAddresses(t *testing.T) {
 	for _, is4 := range nftset.Families {
 		for _, n := range []uint32{1, 255, 256, maxServers, fewServer | maxServers} {

@@ -23,17 +23,16 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// patience with an answer that must come.
+// patience is the time limit for an expected answer.
 const patience = 30 * time.Second
 
-// A rig is a node with the datapath, three endpoints and a pod with many addresses that
-// is their client.
+// A rig is a node with the datapath, three endpoints, and a client pod with many addresses.
 type rig struct {
 	t      *testing.T
 	net    *testnet.Net
 	node   *testnet.Host
 	client *testnet.Host
-	addrs  []netip.Addr // the client's
+	addrs  []netip.Addr // of the client
 	eps    []service.Endpoint
 	dp     datapath.Datapath
 }
@@ -59,12 +58,12 @@ func newRig(t *testing.T, dp datapath.Datapath) *rig {
 	return r
 }
 
-// vip is the nth Service address.
+// vip returns the nth Service address.
 func vip(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + n)}), 80)
 }
 
-// frontend is a Service at vip(n).
+// frontend returns a Service at vip(n).
 func frontend(n int, p api.Proto, b service.Algorithm, eps ...service.Endpoint) *service.Frontend {
 	route := &service.Route{Endpoints: eps}
 	return &service.Frontend{
@@ -90,7 +89,7 @@ func (r *rig) do(f func() error) {
 	}
 }
 
-// run runs a program in the node and returns what it says.
+// run runs a program in the node and returns its output.
 func (r *rig) run(program string, args ...string) (out string) {
 	r.t.Helper()
 	r.do(func() error {
@@ -103,14 +102,14 @@ func (r *rig) run(program string, args ...string) (out string) {
 	return out
 }
 
-// A conn is a TCP connection, and who answered.
+// A conn is a TCP connection with the endpoint that answered.
 type conn struct {
 	*net.TCPConn
 	in *bufio.Reader
 	at netip.AddrPort
 }
 
-// dial connects from an address, with a port of the kernel's choice if that is 0.
+// dial connects from an address. If its port is 0, the kernel chooses one.
 func (r *rig) dial(from, to netip.AddrPort) *conn {
 	r.t.Helper()
 	c := &conn{}
@@ -132,7 +131,7 @@ func (r *rig) dial(from, to netip.AddrPort) *conn {
 	return c
 }
 
-// reuse lets several connections to different addresses have one port.
+// reuse lets several connections to different addresses share a port.
 func reuse(_, _ string, c syscall.RawConn) error {
 	var err error
 	return errors.Join(c.Control(func(fd uintptr) {
@@ -140,7 +139,7 @@ func reuse(_, _ string, c syscall.RawConn) error {
 	}), err)
 }
 
-// ask asks again who is there.
+// ask asks the endpoint for its address again.
 func (r *rig) ask(c *conn) netip.AddrPort {
 	r.t.Helper()
 	if _, err := c.Write([]byte("who?\n")); err != nil {
@@ -162,7 +161,7 @@ func (r *rig) answer(c *conn) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// end ends a connection as a client does that has finished: the server closes, too.
+// end ends a connection as a finished client does, so the server closes too.
 func (r *rig) end(c *conn) {
 	r.t.Helper()
 	if err := c.CloseWrite(); err != nil {
@@ -174,5 +173,5 @@ func (r *rig) end(c *conn) {
 	_ = c.Close()
 }
 
-// from is the client's nth address, with any port.
+// from returns the client's nth address, with any port.
 func (r *rig) from(n int) netip.AddrPort { return netip.AddrPortFrom(r.addrs[n], 0) }

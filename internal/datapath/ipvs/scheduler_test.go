@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestLackingScheduler: what the kernel does not have is served round robin, and asked for
-// once. What a datapath can do is found without asking the kernel.
+// TestLackingScheduler: a scheduler that the kernel lacks is replaced by round robin, and requested once. The datapath
+// knows its abilities without a request to the kernel.
 func TestLackingScheduler(t *testing.T) {
 	d := newDatapath(t)
 	asked := 0

@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// total is how many connections show what a scheduler does.
+// total is the number of connections that show a scheduler's behaviour.
 const total = 1000
 
 // weigh returns the endpoints with weights.
@@ -24,8 +24,8 @@ func weigh(eps []service.Endpoint, weights ...uint16) []service.Endpoint {
 	return out
 }
 
-// Each scheduler spreads connections as its name says. keep tells which connections stay
-// open; the others end before the next one begins.
+// Each scheduler distributes connections as its name says. keep selects the connections that stay open. The others end
+// before the next one starts.
 func TestSchedulers(t *testing.T) {
 	all := func(int) bool { return true }
 	none := func(int) bool { return false }
@@ -43,7 +43,7 @@ func TestSchedulers(t *testing.T) {
 		{"wrr takes turns by weight", service.RoundRobin, []uint16{1, 3}, none, []int{250, 750}, 3},
 		{"random is as even", service.Random, []uint16{0, 0, 0}, none, []int{334, 333, 333}, 1},
 		{"lc is even while all stay open", service.LeastConn, []uint16{0, 0, 0}, all, []int{334, 333, 333}, 2},
-		// IPVS counts a connection that ended for a while still, as a 256th of an open one.
+		// For a while, IPVS counts an ended connection as a 256th of an open one.
 		{"lc spares a slow endpoint", service.LeastConn, []uint16{0, 0, 0}, slow, []int{5, 497, 498}, 10},
 		{"wlc heeds weights", service.LeastConn, []uint16{1, 3}, all, []int{250, 750}, 3},
 		{"sed heeds weights", service.ShortestDelay, []uint16{1, 3}, all, []int{250, 750}, 3},
@@ -71,7 +71,7 @@ func TestSchedulers(t *testing.T) {
 	}
 }
 
-// index says which endpoint an address is.
+// index returns the index of the endpoint with an address.
 func (r *rig) index(a netip.AddrPort) int {
 	for i, e := range r.eps {
 		if e.Addr == a {
@@ -82,12 +82,12 @@ func (r *rig) index(a netip.AddrPort) int {
 	return -1
 }
 
-// Where sed would queue at the fast one, nq goes to one that has nothing to do.
+// sed would queue at the fast endpoint, and nq chooses an idle endpoint.
 func TestNeverQueue(t *testing.T) {
 	r := newRig(t, open(t))
 	eps := weigh(r.eps, 1, 5)
 	r.sync(frontend(0, api.TCP, service.ShortestDelay, eps...), frontend(1, api.TCP, service.NeverQueue, eps...))
-	for i, want := range []int{0, 1} { // connections that the slow one has of the first two
+	for i, want := range []int{0, 1} { // the slow endpoint's connections, of the first two
 		slow := 0
 		for range 2 {
 			if r.dial(r.from(0), vip(i)).at == eps[0].Addr {
@@ -100,8 +100,8 @@ func TestNeverQueue(t *testing.T) {
 	}
 }
 
-// sh and maglev: a client always gets the same endpoint, and clients are spread. With
-// maglev few clients of the other endpoints move when one leaves.
+// sh and maglev: a client always gets the same endpoint, and clients are distributed. With maglev, few clients of the
+// remaining endpoints move when an endpoint leaves.
 func TestSourceHash(t *testing.T) {
 	for _, b := range []service.Algorithm{service.SourceHash, service.Maglev} {
 		t.Run(b.String(), func(t *testing.T) {
@@ -142,8 +142,7 @@ func TestSourceHash(t *testing.T) {
 	}
 }
 
-// dh: an address always leads to the same endpoint, whoever calls it, and addresses are
-// spread.
+// dh: an address always leads to the same endpoint, for any client, and addresses are distributed.
 func TestDestHash(t *testing.T) {
 	r := newRig(t, open(t))
 	var all []*service.Frontend
@@ -171,7 +170,7 @@ func TestDestHash(t *testing.T) {
 	}
 }
 
-// The scheduler changes while connections are open, and none of them notices.
+// The scheduler changes while connections are open, and all of them continue.
 func TestLiveChange(t *testing.T) {
 	r := newRig(t, open(t))
 	r.sync(frontend(0, api.TCP, service.RoundRobin, r.eps...))

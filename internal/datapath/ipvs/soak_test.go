@@ -22,12 +22,12 @@ import (
 type soak struct {
 	*rig
 	*rand.Rand
-	six  []service.Endpoint  // by IPv6
-	all  []*service.Frontend // those of clients first; nil: there is none
+	six  []service.Endpoint  // IPv6 endpoints
+	all  []*service.Frontend // the clients' Services first; nil means none
 	done map[string]int      // how often each change was made
 }
 
-// The Services that clients use, the last of them by IPv6, and all that there may be.
+// The number of Services that clients use, the last of them by IPv6, and the largest number of Services.
 const (
 	usedServices = 3
 	mostServices = 40
@@ -35,9 +35,8 @@ const (
 
 var vip6 = netip.MustParseAddrPort("[fd00:10:96::1]:80")
 
-// TestSoak changes Services, endpoints, schedulers and processes at random, as long as FOR says.
-// No connection fails, new or old; in the end the kernel holds what is wanted, and
-// nothing has grown since the first third.
+// TestSoak changes Services, endpoints, schedulers and processes at random, for the time in FOR. No connection fails,
+// new or old. In the end the kernel holds the wanted table, and its size has not grown since the first third.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("FOR"))
 	if err != nil {
@@ -81,7 +80,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// addSix adds endpoints that have IPv6, and returns a client.
+// addSix adds endpoints with IPv6, and returns a client.
 func (s *soak) addSix() *testnet.Host {
 	other := s.net.Node("node-3")
 	for i, on := range []*testnet.Host{s.node, other, other} {
@@ -92,7 +91,7 @@ func (s *soak) addSix() *testnet.Host {
 	return s.net.Pod(s.node, "client-6", netip.MustParseAddr("fd00:10:244:1::100"))
 }
 
-// frontend is a Service of the soak.
+// frontend returns a Service of the soak.
 func (s *soak) frontend(i int, some func([]service.Endpoint) []service.Endpoint, a service.Algorithm) *service.Frontend {
 	if i != usedServices-1 {
 		return frontend(i, api.TCP, a, some(s.eps)...)
@@ -102,10 +101,10 @@ func (s *soak) frontend(i int, some func([]service.Endpoint) []service.Endpoint,
 	return f
 }
 
-// every has no endpoint left out.
+// every returns all endpoints.
 func every(eps []service.Endpoint) []service.Endpoint { return eps }
 
-// change makes a change at random, and has the kernel carry it.
+// change makes a random change, and applies it to the kernel.
 func (s *soak) change() {
 	i := s.IntN(mostServices)
 	if s.IntN(3) == 0 {
@@ -153,10 +152,10 @@ func (s *soak) some(eps []service.Endpoint) (out []service.Endpoint) {
 	return out
 }
 
-// A size is what may not grow.
+// A size has the values that must not grow.
 type size struct{ heap, servers, rules int }
 
-// measure leaves the Services that clients use alone, compares what the kernel holds with what is wanted, and counts.
+// measure deletes all Services except the clients', compares the kernel with the wanted table, and counts.
 func (s *soak) measure() (out size) {
 	clear(s.all)
 	for i := range usedServices {

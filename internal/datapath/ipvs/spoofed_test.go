@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
-// TestSpoofed: forged SYNs make no more templates of clients than their Service's share.
+// TestSpoofed: forged SYNs create only as many templates of clients as their Service's share allows.
 func TestSpoofed(t *testing.T) {
 	conformance.Spoofed(t, open, func() (n int, err error) {
 		text, err := os.ReadFile("/proc/thread-self/net/ip_vs_conn")

@@ -11,18 +11,17 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
-// From every mode in the kernel to every other, with IPVS among them: nobody notices.
+// From every mode in the kernel to every other, including IPVS, without an effect on clients.
 func TestSwitch(t *testing.T) {
 	conformance.Switch(t, map[string]conformance.Open{"ipvs": open, "nftables": openNFTables, "iptables": openIPTables})
 }
 
-// From IPVS to user space and back. What user space carries itself keeps it there for a
-// minute.
+// From IPVS to user space and back. The connections that user space carries itself keep it running for a minute.
 func TestSwitchUserspace(t *testing.T) {
 	conformance.Switch(t, map[string]conformance.Open{"ipvs": open, "userspace": openUserspace})
 }
 
-// BenchmarkModes has nftables beside IPVS: this kernel is slower than the machine's.
+// BenchmarkModes measures nftables next to IPVS, because this kernel is slower than the machine's.
 func BenchmarkModes(b *testing.B) {
 	conformance.Bench(b, map[string]conformance.Open{"ipvs": open, "nftables": openNFTables})
 }

@@ -26,18 +26,18 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 func TestInUML(t *testing.T) {
 	testnet.NeedRoot(t, "changes rules in user-mode Linux, which has the files that the user may read")
 	const load = "TestConformance/(continuity|faults|established)|TestSwitch|TestUpgrade"
-	const soak = "TestSoak" // only if FOR says for how long: make soak
+	const soak = "TestSoak" // only if FOR sets a duration: make soak
 	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	length, _ := time.ParseDuration(os.Getenv("FOR")) // 0: no soak
+	length, _ := time.ParseDuration(os.Getenv("FOR")) // 0 means no soak
 	for _, run := range []struct {
 		name    string
 		threads string
 		virtual bool
 		args    []string
-		ran     string // a test that must be among those that passed
+		ran     string // a test that must be among the passed tests
 	}{
 		{"virtual", "1", true, []string{"-test.skip", load + "|" + soak}, "TestConformance/scenarios"},
 		{"real", "8", false, []string{"-test.run", load}, "TestConformance/continuity"},
@@ -57,8 +57,8 @@ func TestInUML(t *testing.T) {
 			var out bytes.Buffer
 			status, err := uml.Run(ctx, uml.Options{
 				Program: binary, Args: append(run.args, "-test.v", "-test.timeout", "0"), Dir: dir,
-				// The kernel has one CPU. With several threads it is the kernel that shares it
-				// out, also to those who make the load while another is busy.
+				// The kernel has one CPU. With several threads, the kernel shares the CPU between the test and the
+				// programs that make the load.
 				Env: []string{"FAIRWAY_SEED=" + os.Getenv("FAIRWAY_SEED"), "FOR=" + os.Getenv("FOR"), "GOMAXPROCS=" + run.threads}, Output: &out, Virtual: run.virtual,
 			})
 			passed := strings.Count(out.String(), "--- PASS: ")
@@ -73,7 +73,7 @@ func TestInUML(t *testing.T) {
 	}
 }
 
-// BenchmarkInUML runs BenchmarkModes in user-mode Linux, and prints what it prints.
+// BenchmarkInUML runs BenchmarkModes in user-mode Linux, and prints its output.
 func BenchmarkInUML(b *testing.B) {
 	binary, err := uml.Build(b.Context(), "uml", b.TempDir())
 	if err != nil {
@@ -92,5 +92,5 @@ func BenchmarkInUML(b *testing.B) {
 			b.Fatalf("status %d, error %v", status, err)
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of booting it: it says nothing
+	b.ReportMetric(0, "ns/op") // the time of the boot means nothing
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestReflectorLabel: the label of a Node object makes its speaker a route reflector, that of another Node a session with it; one that
-// is no ASN is reported in the speaker's ConfigurationState, as what it is about.
+// TestReflectorLabel: the label of a Node object makes its speaker a route reflector. The label of another Node gives a
+// session with the reflector. A value that is no ASN is reported in the speaker's ConfigurationState.
 func TestReflectorLabel(t *testing.T) {
 	const label = announce.ReflectorLabel
 	node := func(i int, labels map[string]string) *corev1.Node {

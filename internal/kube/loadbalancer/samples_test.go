@@ -19,8 +19,8 @@ import (
 
 const samplesDir = "../../../test/metallb"
 
-// TestSamples: what speakers make of objects like those of MetalLB's samples: sessions, routes, and who announces by
-// ARP and NDP. The golden file has it all: read it.
+// TestSamples: the speakers' decisions for objects like those of MetalLB's samples. They are sessions, routes, and the
+// nodes that announce by ARP and NDP. Read the golden file for the details.
 func TestSamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(samplesDir, "samples", "*.yaml"))
 	if err != nil || len(files) != 18 {
@@ -42,7 +42,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestSamplesNamed: the table of the README names each sample of ours once, and 18 of MetalLB's.
+// TestSamplesNamed: the README's table names each of Fairway's samples once, and 18 of MetalLB's.
 func TestSamplesNamed(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(samplesDir, "README.md"))
 	if err != nil {
@@ -65,7 +65,7 @@ func TestSamplesNamed(t *testing.T) {
 	}
 }
 
-// sampleObjects are the objects of metallb.io in a file, by kind.
+// sampleObjects returns the objects of metallb.io in a file, by kind.
 func sampleObjects(t *testing.T, file string) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -90,10 +90,10 @@ func converted[V any](all []*unstructured.Unstructured, convert func(*unstructur
 	return out
 }
 
-// A sampled is what a sample decides, with what it does not bring itself.
+// A sampled is the input of a sample's decision, including the objects that the sample does not contain.
 type sampled struct {
 	announce.BGPInput
-	peers bool // it brings routers
+	peers bool // the sample has routers
 }
 
 func sampleWorld(t *testing.T, file string) sampled {
@@ -130,7 +130,7 @@ func sampleWorld(t *testing.T, file string) sampled {
 	return sampled{in, len(own["BGPPeer"]) > 0}
 }
 
-// decided is the decision about both nodes as text.
+// decided returns the decision about both nodes as text.
 func (in sampled) decided() string {
 	var lines []string
 	for _, p := range in.Pools {

@@ -21,7 +21,7 @@ func hostNode(name, addr string) *corev1.Node {
 	}}
 }
 
-// localOfServiceLB is a Service with externalTrafficPolicy Local and an endpoint on node-1.
+// localOfServiceLB returns a Service with externalTrafficPolicy Local and an endpoint on node-1.
 func localOfServiceLB() (*corev1.Service, *discoveryv1.EndpointSlice) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1"}, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.5", ClusterIPs: []string{"10.96.0.5"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
@@ -34,9 +34,9 @@ func localOfServiceLB() (*corev1.Service, *discoveryv1.EndpointSlice) {
 	return svc, slice
 }
 
-// TestServiceLBLocal: under externalTrafficPolicy Local a Service has a node's address as long as an endpoint there
-// serves: its pod may take a minute to end, and clients that know the address are not to find the port closed. They are not
-// told of it any more as soon as another node has an endpoint that does not terminate, and agents serve it still.
+// TestServiceLBLocal: under externalTrafficPolicy Local, a Service has a node's address as long as an endpoint there
+// serves. The pod may take a minute to end, and clients that know the address must not find the port closed. When
+// another node has an endpoint that does not terminate, the status drops the address, and agents still serve it.
 func TestServiceLBLocal(t *testing.T) {
 	svc, slice := localOfServiceLB()
 	client := fake.NewClientset(hostNode("node-1", "192.0.2.11"), hostNode("node-2", "192.0.2.12"), svc, slice)
@@ -84,7 +84,7 @@ func TestServiceLBLocal(t *testing.T) {
 	if _, err := client.CoreV1().Services("shop").Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) { // it has been decided again
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the decision has been made again
 		o, err := client.CoreV1().Services("shop").Get(t.Context(), "web", metav1.GetOptions{})
 		if err != nil || len(o.Status.LoadBalancer.Ingress) != 1 || time.Now().After(end) {
 			t.Fatalf("while the last endpoint terminates: %v, %v", o.Status.LoadBalancer, err)

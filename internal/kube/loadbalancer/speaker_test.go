@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestExcluded: which nodes load balancers must not use, and that a cordon is not a drain.
+// TestExcluded: the nodes that load balancers must not use. A cordon is not a drain.
 func TestExcluded(t *testing.T) {
 	label := func(value string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: value} }
@@ -23,7 +23,7 @@ func TestExcluded(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
-		why    string // empty: it is used
+		why    string // empty means that the node is used
 	}{
 		"plain":                  {func(*corev1.Node) {}, ""},
 		"label":                  {label(""), "the label"},

@@ -18,8 +18,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// A cluster without ClusterNetworkPolicies holds nothing up. They count as soon as there are some,
-// and the nodes that they ask for with them.
+// A cluster without the kind ClusterNetworkPolicy does not delay the start. Policies count as soon as they exist,
+// together with the nodes that they select.
 func TestClusterPolicies(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", Labels: map[string]string{"a": "b"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}, {Type: corev1.NodeHostName, Address: "node-2"}}}}
@@ -74,7 +74,7 @@ func TestClusterPolicies(t *testing.T) {
 	}
 }
 
-// A list that does not come is waited for: to begin without it would open what it denies.
+// A list that fails is waited for, because a start without it would allow the connections that it denies.
 func TestClusterPoliciesAreWaitedFor(t *testing.T) {
 	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.ClusterNetworkPolicies: "ClusterNetworkPolicyList"})
 	answer, asked := make(chan struct{}), make(chan struct{}, 100)
@@ -93,13 +93,13 @@ func TestClusterPoliciesAreWaitedFor(t *testing.T) {
 	select {
 	case <-v.Synced():
 		t.Error("it does not wait for the list")
-	case <-time.After(100 * time.Millisecond): // the gate was checked when the last of the lists came
+	case <-time.After(100 * time.Millisecond): // the gate was checked when the last of the lists arrived
 	}
 	close(answer)
 	waitFor(t, v.Synced(), "Synced")
 }
 
-// subscribeAndRun returns a subscription to policies of a store that runs.
+// subscribeAndRun returns a subscription to policies of a running store.
 func subscribeAndRun(t *testing.T, s *kube.Store) *Policies {
 	v := Subscribe(s, "test")
 	runUntilEnd(t, s)

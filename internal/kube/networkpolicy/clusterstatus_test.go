@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// cnp is a ClusterNetworkPolicy with this spec.
+// cnp returns a ClusterNetworkPolicy with this spec.
 func cnp(t *testing.T, name string, generation int64, spec string) *unstructured.Unstructured {
 	t.Helper()
 	o := map[string]any{}
@@ -32,8 +32,8 @@ func cnp(t *testing.T, name string, generation int64, spec string) *unstructured
 	return u
 }
 
-// withPolicies is an API server of ClusterNetworkPolicies. The client's fake knows no server-side apply of them: a patch
-// replaces the status here. What owners of fields are worth, test/policy tests with a real server.
+// withPolicies is an API server of ClusterNetworkPolicies. The client's fake does not support server-side apply for
+// them, so a patch replaces the status. test/policy tests the owners of fields with a real server.
 func withPolicies(t *testing.T, patches *atomic.Int32, all ...runtime.Object) *dynamicfake.FakeDynamicClient {
 	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{kube.ClusterNetworkPolicies: "ClusterNetworkPolicyList"}, all...)
@@ -55,7 +55,7 @@ func withPolicies(t *testing.T, patches *atomic.Int32, all ...runtime.Object) *d
 	return custom
 }
 
-// conditionsIn are the conditions of an object, a line for each.
+// conditionsIn returns the conditions of an object, one per line.
 func conditionsIn(t *testing.T, custom *dynamicfake.FakeDynamicClient, name string) (text, since string) {
 	t.Helper()
 	o, err := custom.Resource(kube.ClusterNetworkPolicies).Get(t.Context(), name, metav1.GetOptions{})
@@ -71,8 +71,8 @@ func conditionsIn(t *testing.T, custom *dynamicfake.FakeDynamicClient, name stri
 	return text, since
 }
 
-// Each policy gets the conditions that say how far it is understood; a change of it brings others,
-// and nothing is written twice.
+// Each policy gets conditions that report unsupported parts. A change of the policy changes the conditions, and an
+// unchanged status is not written again.
 func TestStatuses(t *testing.T) {
 	const subject = "tier: Admin\npriority: 1\nsubject: {namespaces: {}}\n"
 	var patches atomic.Int32
@@ -94,7 +94,7 @@ func TestStatuses(t *testing.T) {
 		until(t, "the status of "+name, func() bool { text, _ := conditionsIn(t, custom, name); return strings.HasPrefix(text, want) })
 	}
 
-	// A condition that stays is true since when it became so.
+	// An unchanged condition keeps the time of its last transition.
 	const since = "2026-01-02T03:04:05Z"
 	o := cnp(t, "block", 2, subject+"egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]")
 	o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "reason": "PartiallyAccepted",

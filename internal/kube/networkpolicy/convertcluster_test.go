@@ -19,7 +19,7 @@ func clusterPolicyOf(t *testing.T, spec string) *networkpolicy.ClusterPolicy {
 	return ConvertClusterPolicy(&unstructured.Unstructured{Object: o})
 }
 
-// What is not understood opens nothing: a rule that accepts accepts less, others deny.
+// An unsupported part never allows more: a rule with Accept accepts less, and other rules deny.
 func TestClusterPolicyFailsClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule           string
@@ -58,7 +58,7 @@ func TestClusterPolicyFailsClosed(t *testing.T) {
 	}
 }
 
-// A policy whose pods are not understood selects none, and says so.
+// A policy with an unsupported pod selector selects no pods, and reports it.
 func TestClusterPolicyWithoutSubject(t *testing.T) {
 	for _, spec := range []string{"  subject: {galaxies: {}}", "  tier: Middle", "  priority: [high]", "  subject: {pods: {namespaceSelector: {matchExpressions: [{key: a, operator: Near}]}, podSelector: {}}}"} {
 		o := map[string]any{}

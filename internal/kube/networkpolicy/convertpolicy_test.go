@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// Our selectors select what Kubernetes' own do, and selectors with the same text the same.
+// Selectors select the same objects as Kubernetes' own, and selectors with the same text select the same objects.
 func TestSelectorsAsKubernetes(t *testing.T) {
 	r := testnet.Random(t)
 	some := func() string { return string(rune('a' + r.IntN(3))) }
@@ -38,7 +38,7 @@ func TestSelectorsAsKubernetes(t *testing.T) {
 		}
 		ours := policySelector(o)
 		if was, ok := texts[ours.String()]; ok && was.String() != theirs.String() {
-			// Kubernetes writes a requirement that is there twice twice.
+			// Kubernetes writes a repeated requirement twice.
 			t.Logf("%s stands for %s and %s", ours, was, theirs)
 		} else {
 			texts[ours.String()] = theirs
@@ -65,8 +65,8 @@ func TestSelectorsAsKubernetes(t *testing.T) {
 	}
 }
 
-// What the API server would not accept allows nothing; what has finished, or is on the node's
-// network, has no address.
+// An object that the API server would not accept allows nothing. A finished pod, or a pod on the node's network, has no
+// address.
 func TestPoliciesFailClosed(t *testing.T) {
 	bad, proto := "10.0.0.0/99", corev1.Protocol("ICMP")
 	p := ConvertPolicy(&networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{

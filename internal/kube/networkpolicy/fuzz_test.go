@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/policytest"
 )
 
-// policyObjects is what policies are about, as the API server has it.
+// policyObjects contains the API server's objects that matter to policies.
 type policyObjects struct {
 	Pods            []corev1.Pod
 	Nodes           []corev1.Node
@@ -24,7 +24,7 @@ type policyObjects struct {
 	ClusterPolicies []map[string]any
 }
 
-// convert makes a cluster of the objects, of each list the first few.
+// convert makes a cluster from the first few objects of each list.
 func (o *policyObjects) convert() *networkpolicy.Cluster {
 	const few = 6
 	c := networkpolicy.NewCluster()
@@ -53,7 +53,7 @@ func (o *policyObjects) convert() *networkpolicy.Cluster {
 	return c
 }
 
-// FuzzPolicies reads any JSON as what policies are about: the table that is made of it allows what the objects do.
+// FuzzPolicies reads any JSON as objects for policies. The resulting table allows the same connections as the objects.
 func FuzzPolicies(f *testing.F) {
 	f.Add([]byte(`{"Pods":[{"metadata":{"namespace":"x","name":"a","labels":{"app":"a"}},"spec":{"nodeName":"here","containers":[{"ports":[{"name":"web","containerPort":80}]}]},
 		"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}},
@@ -98,7 +98,7 @@ func checkPolicies(t *testing.T, c *networkpolicy.Cluster) {
 	for _, src := range all {
 		for _, dst := range all {
 			if src.Is4() != dst.Is4() || src == dst || len(owners[src]) > 1 || len(owners[dst]) > 1 {
-				continue // whose an address is that several pods have is another matter
+				continue // the owner of an address that several pods have is not tested here
 			}
 			for _, port := range []uint16{80, 90} {
 				got := networkpolicy.Lookup(table, networkpolicy.Packet{Src: src, Dst: dst, Proto: api.TCP, Port: port})

@@ -31,7 +31,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// runStoppable runs until what it returns is called, or the test ends.
+// runStoppable runs run until stop is called or the test ends.
 func runStoppable(t *testing.T, run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
