@@ -106,8 +106,8 @@ func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
 	k.EnforceNodeAllocatable = []string{"none"} // the kubelet would replace an empty list by the default
 	k.FailCgroupV1 = &no
 	k.FailSwapOn = &no
-	// Without CAP_SYS_RESOURCE the kubelet may not lower its score, and fails at a second attempt. The lab must not
-	// outlive the rest of the machine either.
+	// Without CAP_SYS_RESOURCE the kubelet may not lower its score, and its two attempts fail. The lab must not outlive
+	// the rest of the machine either.
 	k.OOMScoreAdj = &usual
 	// A nearly full disk of the machine is no reason to evict the lab's pods. It is also no reason to delete images
 	// that the lab cannot fetch again.
