@@ -228,7 +228,7 @@ func delays(b *testing.B, mode string) {
 func limitsOf(mode string) service.Limits {
 	l := service.DefaultLimits()
 	if mode == "iptables" {
-		l.Endpoints = 5000
+		l.Endpoints, l.Frontends = 5000, 2000
 	}
 	return l
 }

@@ -148,7 +148,7 @@ func TestModes(t *testing.T) {
 			[]string{"--proxy-mode=iptables", "--masquerade-all", "--iptables-masquerade-bit=3", "--iptables-sync-period=7s", "--iptables-localhost-nodeports=false"},
 			func(c *Config) {
 				c.Mode, c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod = "iptables", true, 3, 7*time.Second
-				c.Limits.Endpoints = 5000
+				c.Limits.Endpoints, c.Limits.Frontends = 5000, 2000
 			},
 		},
 		"mode auto":      {[]string{"--proxy-mode=auto", "--ipvs-scheduler=sh"}, func(c *Config) { c.Mode, c.IPVS.Scheduler = "auto", service.SourceHash }},

@@ -166,7 +166,7 @@ func TestFileModes(t *testing.T) {
 			"mode: iptables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7, syncPeriod: 9s, minSyncPeriod: 1s, localhostNodePorts: true}\nnftables: {masqueradeBit: 8, syncPeriod: 3s}\n", nil,
 			func(c *Config) {
 				c.Mode, c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod = "iptables", true, 7, 9*time.Second, time.Second
-				c.Limits.Endpoints = 5000
+				c.Limits.Endpoints, c.Limits.Frontends = 5000, 2000
 			},
 			[]string{"iptables.localhostNodePorts has no effect: NodePorts are not served on 127.0.0.1", "in mode iptables these have no effect: nftables.masquerade*, nftables.*Period"},
 		},

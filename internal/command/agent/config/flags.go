@@ -109,7 +109,7 @@ func (f *Flags) addProxy() {
 	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "The `prefix` of the names of local pods' links, with --detect-local-mode InterfaceNamePrefix")
 	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `cidrs`; also the words primary, all, and localhost for the node's own processes (default primary)")
 	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Ignore spec.externalIPs of Services (CVE-2020-8554)")
-	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node: `limit=number,…` (0: no limit; default "+service.DefaultLimits().String()+"; in mode iptables endpoints=5000)")
+	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node: `limit=number,…` (0: no limit; default "+service.DefaultLimits().String()+"; in mode iptables endpoints=5000,frontends=2000)")
 	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "SNAT all traffic sent to ClusterIPs")
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
 		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark for masquerading, 0 to 31")
