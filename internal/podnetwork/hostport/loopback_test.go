@@ -1,6 +1,7 @@
 package hostport
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -80,7 +81,7 @@ func own() netip.AddrPort {
 
 var owned atomic.Int32
 
-// ask sends a text, ends its direction, and returns the answer.
+// ask sends a text, ends its direction, and returns the answer. It sends a datagram again until the answer comes.
 func ask(t *testing.T, network string, to netip.AddrPort, text string) string {
 	t.Helper()
 	c, err := net.Dial(network, to.String())
@@ -100,12 +101,21 @@ func ask(t *testing.T, network string, to netip.AddrPort, text string) string {
 		}
 		return string(all)
 	}
+	// A datagram that meets a change of the port is lost. Like other clients of UDP, ask sends it again.
 	buf := make([]byte, 1500)
-	n, err := c.Read(buf)
-	if err != nil {
-		return err.Error()
+	for end := time.Now().Add(patience); ; {
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		n, err := c.Read(buf)
+		switch {
+		case err == nil:
+			return string(buf[:n])
+		case !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end):
+			return err.Error()
+		}
+		if _, err := c.Write([]byte(text)); err != nil {
+			return err.Error()
+		}
 	}
-	return string(buf[:n])
 }
 
 // TestLoopback: connections and datagrams of the node's own processes reach the pod; when
