@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -110,34 +109,13 @@ func (w vethPair) connectPod(hostMAC net.HardwareAddr) error {
 		if err := setNeighbour(pod, link, gatewayFor(addr), hostMAC); err != nil {
 			return err
 		}
-		for _, route := range podRoutes(link.Attrs().Index, addr) {
+		routes := podRoutes(link.Attrs().Index, addr)
+		if addr.Is6() {
+			routes = append(routes, localRoute(link.Attrs().Index, addr))
+		}
+		for _, route := range routes {
 			if err := pod.RouteAdd(route); err != nil {
 				return fmt.Errorf("add route %s: %w", route.Dst, err)
-			}
-		}
-	}
-	return awaitLocal(pod, w.addrs)
-}
-
-// localPatience is the longest time that the kernel may take until a pod can use its IPv6 addresses.
-const localPatience = 10 * time.Second
-
-// awaitLocal waits until the pod can use its IPv6 addresses. The kernel adds their local routes from a work queue, a
-// moment after the address itself, also without DAD.
-func awaitLocal(pod netlinksafe.Handle, addrs []netip.Addr) error {
-	deadline := time.Now().Add(localPatience)
-	for _, addr := range addrs {
-		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: hostPrefix(addr)}
-		for ; addr.Is6(); time.Sleep(time.Millisecond) {
-			routes, err := pod.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
-			if err != nil {
-				return fmt.Errorf("list local routes: %w", err)
-			}
-			if len(routes) > 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				return failf(types.ErrTryAgainLater, "address %s is not usable within %s (is the node overloaded?)", addr, localPatience)
 			}
 		}
 	}
@@ -201,6 +179,13 @@ func podRoutes(link int, addr netip.Addr) []*netlink.Route {
 		{LinkIndex: link, Dst: hostPrefix(gateway), Scope: netlink.SCOPE_LINK},
 		defaultRoute,
 	}
+}
+
+// localRoute returns the route by which the pod accepts packets to its IPv6 address. The kernel adds such a route too, but
+// from a work queue that all namespaces of the machine share: on a busy node seconds after the address. The kernel's
+// route has the better metric, so both can exist.
+func localRoute(link int, addr netip.Addr) *netlink.Route {
+	return &netlink.Route{LinkIndex: link, Dst: hostPrefix(addr), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: RouteProtocol}
 }
 
 // HostRoute returns the node's route to a pod.
