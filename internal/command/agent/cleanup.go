@@ -28,7 +28,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 		}
 	}
 	removed, err := a.removeModes(ctx)
-	network := node.New(a.podNetwork())
+	network := node.New(podNetworkConfig(a.log, a.cfg))
 	defer network.Close()
 	pods, unread := network.Found(ctx)
 	err = errors.Join(err, unread)
@@ -58,7 +58,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 
 // removePolicyDir removes the socket directory of the CNI plugin and the enforcer.
 func (a *agent) removePolicyDir() error {
-	if err := os.Remove(a.nodeSocket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(nodeSocket(a.cfg.NodeName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the CNI plugin's socket: %w", err)
 	}
 	_ = os.Remove(policyDir)               // fails if other nodes of this machine use it

@@ -8,13 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
-	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/podnetwork/egress"
-	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -49,17 +45,13 @@ type egressAddresses struct {
 	last *egress.Table                 // nil: none yet
 }
 
-// followEgress starts deciding. It returns nil without --egress-addresses.
-func (a *agent) followEgress(ctx context.Context, g *errgroup.Group, store *kube.Store, events *kube.Recorder, says *agentStatus) node.Egress {
-	if !a.cfg.EgressAddresses {
-		return nil
-	}
+// newEgressAddresses subscribes to the Services and pods of egress addresses.
+func newEgressAddresses(b *base) *egressAddresses {
 	e := &egressAddresses{
-		log: a.log, node: a.cfg.NodeName, source: store.SubscribeEgress(), rib: podroutes.Of(podroutes.DefaultDir, a.cfg.NodeName), event: events.Event,
+		log: b.log, node: b.cfg.NodeName, source: b.store.SubscribeEgress(), rib: podroutes.Of(podroutes.DefaultDir, b.cfg.NodeName), event: b.events.Event,
 		owners: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
 	}
-	g.Go(func() error { return e.run(ctx) })
-	says.egress.Store(e)
+	b.status.egress.Store(e)
 	return e
 }
 

@@ -3,14 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
-
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
-	"github.com/fairway-net/fairway/internal/flow/reset"
-	"github.com/fairway-net/fairway/internal/kube"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy/enforcer"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
@@ -22,56 +19,60 @@ const policyDir = "/run/fairway/policy"
 
 // policySocket returns the socket that the CNI plugin asks. It returns "" if policies are off, or another program
 // provides the pod network.
-func (a *agent) policySocket() string {
-	if !a.cfg.NetworkPolicy || !a.cfg.ConnectsPods() {
+func policySocket(cfg *config.Config) string {
+	if !cfg.NetworkPolicy || !cfg.ConnectsPods() {
 		return ""
 	}
-	return a.nodeSocket()
+	return nodeSocket(cfg.NodeName)
 }
 
 // nodeSocket returns the socket of an agent with the pod network and NetworkPolicies.
-func (a *agent) nodeSocket() string { return filepath.Join(policyDir, a.cfg.NodeName+".sock") }
+func nodeSocket(node string) string { return filepath.Join(policyDir, node+".sock") }
 
-// enforce keeps NetworkPolicies in the kernel until ctx ends, if --network-policy is set. resets is the proxy's, or
-// nil.
-func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Resetter, events *kube.Recorder, registry *prometheus.Registry) error {
-	if !a.cfg.NetworkPolicy {
-		if err := a.removePolicies(ctx); err != nil {
-			return err
+// newPolicies keeps NetworkPolicies in the kernel. Without --network-policy it removes what a previous agent enforced.
+func newPolicies(b *base) part {
+	var source *kubepolicy.Policies
+	if b.cfg.NetworkPolicy {
+		source = kubepolicy.Subscribe(b.store, "network policy")
+	}
+	return func(ctx context.Context) error {
+		if source == nil {
+			if err := removePolicies(ctx, b.log); err != nil {
+				return err
+			}
 		}
+		var parts []part
+		if b.resets != nil {
+			parts = append(parts, b.resets.Run)
+		}
+		if source != nil {
+			parts = append(parts, func(ctx context.Context) error { return b.enforce(ctx, source) })
+		}
+		return runAll(ctx, parts)
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	if resets == nil && a.cfg.NetworkPolicy {
-		resets = reset.New(reset.Config{Log: a.log, Flows: conntrack.New(conntrack.Config{Log: a.log})})
-	}
-	if resets != nil {
-		g.Go(func() error { return resets.Run(ctx) })
-	}
-	if a.cfg.NetworkPolicy {
-		source := kubepolicy.Subscribe(store, "network policy")
-		g.Go(func() error {
-			flows := conntrack.New(conntrack.Config{Log: a.log})
-			defer flows.Close()
-			rules := nftables.New()
-			rules.Reject = a.cfg.NetworkPolicyReject
-			e := enforcer.New(enforcer.Config{
-				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: rules,
-				Socket: a.policySocket(), End: enforcer.EndAll(a.gate, flows, resets.Reset),
-				Event: events.PolicyEvent, LogDenied: a.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(registry),
-			})
-			a.gate.Decide(e.AllowsClient)
-			return e.Run(ctx)
-		})
-	}
-	return g.Wait()
+}
+
+// enforce keeps the policies of source in the kernel until ctx ends.
+func (b *base) enforce(ctx context.Context, source *kubepolicy.Policies) error {
+	flows := conntrack.New(conntrack.Config{Log: b.log})
+	defer flows.Close()
+	rules := nftables.New()
+	rules.Reject = b.cfg.NetworkPolicyReject
+	e := enforcer.New(enforcer.Config{
+		Log: b.log, Node: b.cfg.NodeName, Source: source, Table: rules,
+		Socket: policySocket(b.cfg), End: enforcer.EndAll(b.gate, flows, b.resets.Reset),
+		Event: b.events.PolicyEvent, LogDenied: b.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(b.registry),
+	})
+	b.gate.Decide(e.AllowsClient)
+	return e.Run(ctx)
 }
 
 // removePolicies removes the rules of a previous agent that enforced NetworkPolicies. They would never be updated.
-func (a *agent) removePolicies(ctx context.Context) error {
+func removePolicies(ctx context.Context, log *slog.Logger) error {
 	t := nftables.New()
 	found, err := t.Found(ctx)
 	if err == nil && found {
-		a.log.Warn("a former agent enforced NetworkPolicies; this one removes its rules [--network-policy keeps them]")
+		log.Warn("a former agent enforced NetworkPolicies; this one removes its rules [--network-policy keeps them]")
 		err = t.Delete(ctx)
 	}
 	t.Close()

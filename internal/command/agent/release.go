@@ -9,7 +9,6 @@ import (
 	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/datapath/takeover"
-	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
@@ -63,15 +62,17 @@ func releasePending(mode string) string {
 	return "--proxy-mode none, but rules of mode " + mode + " are here and no other proxy has taken over; they are kept up to date until then [fairway agent --cleanup removes them]"
 }
 
-// watchRelease ends the run when the release has ended. Until then a metric and an event report it. It returns at once
-// without a release.
-func (a *agent) watchRelease(ctx context.Context, registry prometheus.Registerer, events *kube.Recorder, release *takeover.Release) error {
+// newRelease ends the run when the release has ended. Until then a metric and an event report it. It ends at once if
+// release is nil.
+func newRelease(b *base, release *takeover.Release) part {
 	if release == nil {
-		return nil
+		return func(context.Context) error { return nil }
 	}
-	registry.MustRegister(NewReleasePending())
-	events.NodeEvent(a.cfg.NodeName, status.HandoverPending, releasePending(a.cfg.Mode))
-	return release.Wait(ctx)
+	b.registry.MustRegister(NewReleasePending())
+	return func(ctx context.Context) error {
+		b.nodeEvent(status.HandoverPending, releasePending(b.cfg.Mode))
+		return release.Wait(ctx)
+	}
 }
 
 // NewReleasePending returns the metric of a pending release.

@@ -50,7 +50,8 @@ func TestHandoverPending(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if err := a.watchRelease(ended, registry, kube.NewRecorder(log, nil, "node-1"), dp); err != nil && !errors.Is(err, takeover.ErrReleased) {
+		b := &base{cfg: a.cfg, registry: registry, events: kube.NewRecorder(log, nil, "node-1")}
+		if err := newRelease(b, dp)(ended); err != nil && !errors.Is(err, takeover.ErrReleased) {
 			return err
 		}
 		metrics, err := registry.Gather()

@@ -83,7 +83,7 @@ func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) 
 	facts := service.Facts{Node: t.Config.View(store, ^mode.Capabilities.Algorithms)(), Dead: liveness.Ask(ctx)}
 	var ports service.HostPorts
 	if t.Config.ConnectsPods() {
-		ports = t.as.hostPorts().Now()
+		ports = newHostPorts(t.Log, t.Config.NodeName).Now()
 	}
 	return &Wanted{Table: objects.Table(facts, ports), Facts: facts, Objects: objects}, nil
 }

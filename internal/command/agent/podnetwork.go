@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/ipc/podroutes"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/plan"
+)
+
+// podNetwork is the node's pod network, with the cluster's nodes as its peers.
+type podNetwork struct {
+	*kube.Subscription
+	b      *base
+	config node.Config
+}
+
+// newPodNetwork connects the pods of this node, and decides which pods leave the cluster with which address.
+func newPodNetwork(b *base) part {
+	n := podNetwork{b.store.SubscribeNodes("pod network"), b, podNetworkConfig(b.log, b.cfg)}
+	n.config.Event, n.config.Registry, n.config.PolicySocket = b.events.NodeEvent, b.registry, policySocket(b.cfg)
+	n.config.APIServers = func() []netip.Addr { return b.view().APIServers }
+	n.config.ServiceCIDRs = b.store.ServiceCIDRs
+	n.config.PublishKey = func(ctx context.Context, k plan.Key) error { return b.store.PublishWireGuardKey(ctx, k.String()) }
+	if !b.cfg.EgressAddresses {
+		return n.run
+	}
+	e := newEgressAddresses(b)
+	n.config.Egress = e
+	return func(ctx context.Context) error { return runAll(ctx, []part{e.run, n.run}) }
+}
+
+// Peers implements node.Nodes.
+func (n podNetwork) Peers() []plan.Peer { return command.Peers(n.b.store.Nodes()) }
+
+func (n podNetwork) run(ctx context.Context) error {
+	return node.New(n.config).Run(ctx, n.b.cfg.NodeName, n, n.b.cfg.SyncPeriod)
+}
+
+// podNetworkConfig returns the settings of the pod network.
+func podNetworkConfig(log *slog.Logger, cfg *config.Config) node.Config {
+	return node.Config{
+		Log: log, CNIBinDir: cfg.CNIBinDir, CNIConfDir: cfg.CNIConfDir, Masquerade: true,
+		NonMasqueradeCIDRs: cfg.NonMasqueradeCIDRs, ClusterCIDRs: cfg.ClusterCIDRs, NodeName: cfg.NodeName,
+		Way: plan.Way(cfg.PodNetwork), RecordHostPorts: cfg.Mode != datapath.None,
+		RIB: podroutes.Of(podroutes.DefaultDir, cfg.NodeName),
+	}
+}
