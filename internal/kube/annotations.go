@@ -17,7 +17,7 @@ import (
 // read too, so that a cluster can change its proxy without editing Services.
 const (
 	annotationBalance   = "fairway.net/balance"
-	annotationWeights   = "fairway.net/weights"           // of a Service: "true" applies the weights of its pods
+	AnnotationWeights   = "fairway.net/weights"           // of a Service: "true" applies the weights of its pods
 	annotationWeight    = "fairway.net/weight"            // of a Pod
 	annotationClose     = "fairway.net/close-connections" // of a Service: which TCP connections end with their endpoint
 	AnnotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
@@ -38,7 +38,7 @@ const ownPrefix = "fairway.net/"
 
 // ownAnnotations are the keys with ownPrefix that have an effect on a Service, in any part of Fairway. A test finds
 // missing keys.
-var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose, AnnotationEgress}
+var ownAnnotations = []string{annotationBalance, AnnotationWeights, annotationClose, AnnotationEgress}
 
 // podAnnotations are the keys with ownPrefix that have an effect on a Pod.
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
@@ -132,13 +132,13 @@ func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 		}
 		break // our annotation comes before the others
 	}
-	if value, ok := read(annotationWeights); ok {
+	if value, ok := read(AnnotationWeights); ok {
 		switch value {
 		case "true":
 			svc.Weighted = true
 		case "false":
 		default:
-			bad.Add(ReasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, value)
+			bad.Add(ReasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", AnnotationWeights, value)
 		}
 	}
 	if value, ok := read(annotationClose); ok {

@@ -87,7 +87,7 @@ func TestAnnotations(t *testing.T) {
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ö", 125<<10)
 	o := apiService("web", "10.96.0.1")
-	o.Annotations = map[string]string{annotationBalance: long, annotationWeights: long, annotationClose: " " + long}
+	o.Annotations = map[string]string{annotationBalance: long, AnnotationWeights: long, annotationClose: " " + long}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Annotations: map[string]string{annotationWeight: long}}}
 	problems := ConvertService(o).Problems
 	if len(problems) != 3 {

@@ -404,7 +404,7 @@ func FuzzWhole(f *testing.F) {
 		{Service: *weighted("web", "10.96.0.1", "web"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1", "10.0.0.2")}, Pods: []corev1.Pod{*apiPod("p", "web", "10.0.0.1", "7")}},
 		{Service: *apiService("web", "10.96.0.1"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1"), *apiSlice("b", "web", "10.0.0.1")}, Unsupported: 6},
 	} {
-		w.Service.Annotations = map[string]string{annotationBalance: "rr", annotationWeights: "true", annotationClose: "unready"}
+		w.Service.Annotations = map[string]string{annotationBalance: "rr", AnnotationWeights: "true", annotationClose: "unready"}
 		text, err := json.Marshal(w)
 		if err != nil {
 			f.Fatal(err)
@@ -425,7 +425,7 @@ func TestRandomObjects(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	words := []string{
 		"10.0.0.1", "10.0.0.2", "fd00::1", "::ffff:1.2.3.4", "None", "", "0.0.0.0", "10.0.0.0/8", "fd00::/200", "TCP", "UDP", "IPv4", "IPv6", "x",
-		annotationBalance, annotationWeights, annotationWeight, annotationClose, kubeRouterBalance, "rr", "true", "true", "3", "0", "never", "unready",
+		annotationBalance, AnnotationWeights, annotationWeight, annotationClose, kubeRouterBalance, "rr", "true", "true", "3", "0", "never", "unready",
 	}
 	word := func() string { return words[rnd.IntN(len(words))] }
 	fill := randfill.NewWithSeed(int64(seed)).NilChance(0.2).NumElements(0, 4).Funcs(
@@ -462,7 +462,7 @@ func mend(w *whole, rnd *rand.Rand) {
 	w.Service.Spec.Type, w.Service.Spec.ClusterIPs = corev1.ServiceTypeNodePort, []string{"10.96.0.1", "fd00::1"}
 	w.Service.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30080}, {Name: "b", Port: 53, Protocol: "UDP"}}
 	w.Service.Annotations = map[string]string{
-		annotationBalance: pick("rr", "maglev", "lc", "?"), annotationWeights: pick("true", "false"), annotationClose: pick("gone", "unready", "never", "?"),
+		annotationBalance: pick("rr", "maglev", "lc", "?"), AnnotationWeights: pick("true", "false"), annotationClose: pick("gone", "unready", "never", "?"),
 	}
 	for i := range w.Slices {
 		s := &w.Slices[i]

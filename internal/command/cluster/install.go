@@ -22,7 +22,7 @@ import (
 // A target is the cluster of a command, with the options of the change.
 type target struct {
 	kubeconfig, context string
-	dryRun              bool
+	dryRun, force       bool
 	timeout             time.Duration
 }
 
@@ -32,6 +32,7 @@ func newTarget(fs *pflag.FlagSet) *target {
 	fs.StringVar(&t.kubeconfig, "kubeconfig", "", "`file` that names the cluster (default $KUBECONFIG, or ~/.kube/config)")
 	fs.StringVar(&t.context, "context", "", "`name` of the context in it (default its current one)")
 	fs.BoolVar(&t.dryRun, "dry-run", false, "show what would be done to each object, and change nothing")
+	fs.BoolVar(&t.force, "force", false, "also if the change ends something that works now")
 	fs.DurationVar(&t.timeout, "timeout", 5*time.Minute, "how long to wait until all runs")
 	return t
 }
@@ -43,7 +44,7 @@ func (t *target) installer(e command.Env) (*install.Installer, error) {
 	}
 	return &install.Installer{
 		API: client, Manifests: deploy.Files, Out: e.Stdout, Version: e.Version,
-		DryRun: t.dryRun, Timeout: t.timeout, Poll: 500 * time.Millisecond,
+		DryRun: t.dryRun, Force: t.force, Timeout: t.timeout, Poll: 500 * time.Millisecond,
 	}, nil
 }
 

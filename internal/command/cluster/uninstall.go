@@ -20,13 +20,12 @@ Fairway are removed on every node.`,
 		Args:    cobra.NoArgs,
 	}
 	t := newTarget(c.Flags())
-	force := c.Flags().Bool("force", false, "also take the pod network from pods that use it")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		i, err := t.installer(e)
 		if err != nil {
 			return err
 		}
-		return i.Uninstall(c.Context(), *force)
+		return i.Uninstall(c.Context())
 	}
 	return c
 }

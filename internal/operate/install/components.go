@@ -1,6 +1,7 @@
 package install
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"path"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
 // A Component is one of deploy/components.
@@ -16,6 +19,8 @@ type Component struct {
 	About    string            // the first paragraph of the comment in its kustomization.yaml
 	Contains []string          // components that it includes
 	Sets     map[string]string // keys of the ConfigMap fairway-agent; the component is applied exactly while they have these values
+
+	own []objects.Ref // the objects of its own files
 }
 
 // Components reads the directory components, sorted by name.
@@ -49,6 +54,13 @@ func readComponent(manifests fs.FS, name string) (Component, error) {
 			c.Contains = append(c.Contains, name)
 		}
 	}
+	for _, file := range k.Resources {
+		refs, err := refsIn(manifests, path.Join("components", name, file))
+		if err != nil {
+			return c, err
+		}
+		c.own = append(c.own, refs...)
+	}
 	for _, p := range k.Patches {
 		var change struct {
 			Kind     string            `json:"kind"`
@@ -66,6 +78,52 @@ func readComponent(manifests fs.FS, name string) (Component, error) {
 		}
 	}
 	return c, nil
+}
+
+// refsIn names the objects of a file.
+func refsIn(manifests fs.FS, file string) (refs []objects.Ref, err error) {
+	text, err := fs.ReadFile(manifests, file)
+	if err != nil {
+		return nil, err
+	}
+	for doc := range strings.SplitSeq(string(text), "\n---") {
+		var o struct {
+			objects.Ref `json:",inline"`
+			Metadata    struct{ Name, Namespace string } `json:"metadata"`
+		}
+		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+		if o.Kind != "" {
+			refs = append(refs, objects.Ref{APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name})
+		}
+	}
+	return refs, nil
+}
+
+// liveComponents returns the components whose own objects all exist on the cluster. Components of a setting are left
+// out, because the setting selects them, and components that another live component includes.
+func liveComponents(ctx context.Context, api API, manifests fs.FS) (live []string, err error) {
+	known, err := Components(manifests)
+	if err != nil {
+		return nil, err
+	}
+	var contained []string
+	for _, c := range known {
+		there := len(c.own) > 0 && len(c.Sets) == 0
+		for i := 0; there && i < len(c.own); i++ {
+			o, err := api.Get(ctx, c.own[i])
+			if err != nil {
+				return nil, err
+			}
+			there = o != nil
+		}
+		if there {
+			live = append(live, c.Name)
+			contained = append(contained, c.Contains...)
+		}
+	}
+	return slices.DeleteFunc(live, func(name string) bool { return slices.Contains(contained, name) }), nil
 }
 
 // firstParagraph returns the comment at the start of a file, up to its first empty line.

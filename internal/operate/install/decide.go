@@ -57,6 +57,9 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 			values[key] = value // other programs may have changed it since
 		}
 	}
+	if former == nil {
+		d.Components = f.Components // of kubectl apply -k
+	}
 	d.Values = values
 	if err := o.apply(values); err != nil {
 		return nil, err
@@ -73,6 +76,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	if err := d.WithComponents(manifests, o); err != nil {
 		return nil, err
 	}
+	d.rival(f)
 	return d, nil
 }
 
@@ -274,6 +278,14 @@ func tenth(ranges []netip.Prefix) (addrs []string) {
 		}
 	}
 	return addrs
+}
+
+// rival refuses a second program that gives addresses to load balancers: both would answer for the same addresses.
+func (d *decision) rival(f *Facts) {
+	if f.Rival.Value == "" || !givesAddresses(d.Settings) && !slices.Contains(d.Components, "servicelb") {
+		return
+	}
+	d.refuse("%s gives addresses to Services of type LoadBalancer, too: %s [remove it first: docs/migration.md; --force, if spec.loadBalancerClass keeps their Services apart]", f.Rival.Value, f.Rival.From)
 }
 
 func (d *decision) kernel(f *Facts) {

@@ -54,6 +54,9 @@ type Facts struct {
 	Embedded     string // where a kube-proxy runs inside another program; empty: nowhere
 	CNI          Finding
 	Live         map[string]string // settings of an existing agent; nil: none exists
+	LiveDNS      bool              // Fairway's DNS server exists
+	Components   []string          // components of Fairway that exist
+	Rival        Finding           // another program that gives addresses to load balancers
 
 	kubeProxyConf  string // data of the ConfigMap kube-proxy
 	kubeProxyServe string
@@ -96,7 +99,7 @@ func list[T any](ctx context.Context, api API, apiVersion, kind, namespace, sele
 func Detect(ctx context.Context, api API) (*Facts, error) {
 	f := &Facts{}
 	for _, step := range []func(context.Context, API) error{
-		f.version, f.nodes, f.kubeProxy, f.cni, f.services, f.dns, f.settings, f.podCIDR, f.server,
+		f.version, f.nodes, f.kubeProxy, f.settings, f.cni, f.rival, f.services, f.dns, f.podCIDR, f.server,
 	} {
 		if err := step(ctx, api); err != nil {
 			return nil, err
@@ -189,8 +192,11 @@ func (f *Facts) cni(ctx context.Context, api API) error {
 	return nil
 }
 
-// unknownCNI returns a finding for an unknown plugin if a node is Ready, because a Ready node has one.
+// unknownCNI returns a finding for an unknown plugin if a node is Ready without Fairway's plugin.
 func (f *Facts) unknownCNI() Finding {
+	if connectsPods(f.Live) {
+		return Finding{}
+	}
 	for _, n := range f.Nodes {
 		if ready(n) {
 			return Finding{"one that this program does not know", "node " + n.Name + " is Ready"}
@@ -203,6 +209,37 @@ func ready(n corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
+}
+
+// rivals are the labels of programs that give addresses to Services of type LoadBalancer and announce them.
+var rivals = []struct{ name, kind, selector string }{
+	{"MetalLB", "DaemonSet", "app=metallb"},
+	{"MetalLB", "DaemonSet", "app.kubernetes.io/name=metallb"},
+	{"MetalLB", "Deployment", "app=metallb"},
+	{"MetalLB", "Deployment", "app.kubernetes.io/name=metallb"},
+	{"kube-vip", "DaemonSet", "app.kubernetes.io/name=kube-vip-ds"},
+	{"kube-vip", "Deployment", "app=kube-vip-cloud-provider"},
+	{"K3s' ServiceLB", "DaemonSet", "svccontroller.k3s.cattle.io/svcname"},
+}
+
+// rival looks for another program that gives addresses to load balancers.
+func (f *Facts) rival(ctx context.Context, api API) error {
+	for _, r := range rivals {
+		all, err := api.List(ctx, "apps/v1", r.kind, "", r.selector)
+		if err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			f.Rival = Finding{r.name, r.kind + " " + all[0].GetNamespace() + "/" + all[0].GetName()}
+			return nil
+		}
+	}
+	return nil
+}
+
+// now returns the settings of Fairway that the cluster runs with.
+func (f *Facts) now() Settings {
+	return Settings{Components: f.Components, DNS: f.LiveDNS, Values: f.Live}
 }
 
 // services finds the ranges of ClusterIPs: ServiceCIDR objects since Kubernetes 1.33, else kubeadm's configuration.
@@ -261,7 +298,11 @@ func (f *Facts) dns(ctx context.Context, api API) (err error) {
 	if svc != nil {
 		f.DNS = Finding{strings.Join(svc.Spec.ClusterIPs, ","), "Service kube-system/kube-dns"}
 	}
-	f.CoreDNS, err = read[appsv1.Deployment](ctx, api, "apps/v1", "Deployment", kubeSystem, "coredns")
+	if f.CoreDNS, err = read[appsv1.Deployment](ctx, api, "apps/v1", "Deployment", kubeSystem, "coredns"); err != nil {
+		return err
+	}
+	ours, err := api.Get(ctx, workload("Deployment", "fairway-dns"))
+	f.LiveDNS = ours != nil
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -15,6 +16,12 @@ import (
 // givesAddresses reports whether a revision has the controller that puts finalizers on Services.
 func givesAddresses(s Settings) bool {
 	return slices.Contains(s.Components, "load-balancer") || slices.Contains(s.Components, "edge")
+}
+
+// balances reports whether the controller puts finalizers on Services.
+func balances(controller *unstructured.Unstructured) bool {
+	containers, _, _ := unstructured.NestedSlice(controller.Object, "spec", "template", "spec", "containers")
+	return strings.Contains(fmt.Sprint(containers), "--load-balancer=pools") || strings.Contains(fmt.Sprint(containers), "--load-balancer=edge")
 }
 
 // heldServices returns the Services with the controller's finalizer. Without the controller they could not be deleted.
@@ -28,9 +35,13 @@ func (i *Installer) heldServices(ctx context.Context) (held []unstructured.Unstr
 	return held, err
 }
 
-// letGo removes the finalizer of the controller, which has ended, from Services. Their addresses stay in their
-// statuses.
+// letGo removes the controller's finalizer from Services, unless a controller exists. The Services' addresses stay in
+// their statuses.
 func (i *Installer) letGo(ctx context.Context) error {
+	controller, err := i.API.Get(ctx, workload("Deployment", "fairway-controller"))
+	if err != nil || controller != nil && balances(controller) {
+		return err
+	}
 	held, err := i.heldServices(ctx)
 	if err != nil {
 		return err

@@ -157,7 +157,7 @@ func TestThereAndBack(t *testing.T) {
 	if now := api.text(); strings.Contains(now, "Deployment kube-system/fairway-controller") || !strings.Contains(now, "PROXY_MODE: nftables") {
 		t.Error("the controller is left after the rollback, or the mode is")
 	}
-	must(i.Uninstall(t.Context(), false))
+	must(i.Uninstall(t.Context()))
 	// What defines the kinds of others' objects stays.
 	n := len(api.objects)
 	api.objects = slices.DeleteFunc(api.objects, func(o *unstructured.Unstructured) bool { return slices.Contains(kept, o.GetKind()) })
@@ -208,9 +208,17 @@ status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}`
 	}{
 		{"install", func() error { return i.Install(t.Context(), with) }, true},
 		{"upgrade", func() error { return i.Upgrade(t.Context(), Options{ProxyMode: "iptables"}) }, true},
-		{"upgrade without the component", func() error { return i.Upgrade(t.Context(), Options{Without: []string{"load-balancer"}}) }, false},
+		{"upgrade without the component", func() error {
+			without := Options{Without: []string{"load-balancer"}}
+			const want = "refused: this ends announcements of load balancers' addresses: default/ours (keep the component load-balancer or edge) [--force ends them]"
+			if err := i.Upgrade(t.Context(), without); err == nil || err.Error() != want {
+				t.Errorf("without --force: %v, want %s", err, want)
+			}
+			i.Force = true
+			return i.Upgrade(t.Context(), without)
+		}, false},
 		{"rollback", func() error { hold(); return i.Rollback(t.Context(), 2) }, true},
-		{"uninstall", func() error { return i.Uninstall(t.Context(), false) }, false},
+		{"uninstall", func() error { return i.Uninstall(t.Context()) }, false},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatalf("%s: %v", step.what, err)
@@ -245,7 +253,7 @@ func TestCutOff(t *testing.T) {
 			func(ctx context.Context) error {
 				return i.Upgrade(ctx, Options{ProxyMode: "userspace", DNS: none, ReplaceKubeProxy: no})
 			},
-			func(ctx context.Context) error { return i.Uninstall(ctx, false) },
+			func(ctx context.Context) error { return i.Uninstall(ctx) },
 		} {
 			err := do(t.Context())
 			if errors.Is(err, errCut) {
@@ -351,7 +359,7 @@ func TestHandsBack(t *testing.T) {
 			was += is + "\n"
 		}
 	}
-	if err := i.Uninstall(t.Context(), false); err != nil {
+	if err := i.Uninstall(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	const want = "agents replace kube-proxy, kube-proxy parked\nagents hand over, kube-proxy parked\nagents hand over, kube-proxy runs\nagents gone, kube-proxy runs\n"

@@ -21,6 +21,7 @@ const (
 	change = "change"
 	same   = "same"
 	remove = "delete"
+	end    = "ends" // something that works now
 )
 
 // A step is the change of one object.
@@ -55,11 +56,17 @@ func planOf(ctx context.Context, api API, wanted []*unstructured.Unstructured, g
 	return p, nil
 }
 
+// noConversion is a merge patch that removes a conversion webhook.
+const noConversion = `{"spec":{"conversion":{"strategy":"None","webhook":null}}}`
+
 func stepOf(ctx context.Context, api API, o *unstructured.Unstructured) (step, error) {
 	s := step{verb: create, ref: objects.RefOf(o)}
 	have, err := api.Get(ctx, s.ref)
 	if err != nil || have == nil {
 		return s, err
+	}
+	if _, converts, _ := unstructured.NestedMap(have.Object, "spec", "conversion", "webhook"); converts {
+		return s, fmt.Errorf("%s has a conversion webhook of another program, which would stay [once that program is removed: kubectl patch crd %s --type merge -p '%s']", s.ref, s.ref.Name, noConversion)
 	}
 	then, err := api.Apply(ctx, o, true)
 	if err != nil {

@@ -22,6 +22,7 @@ type Installer struct {
 	Out       io.Writer
 	Version   string // version of this program
 	DryRun    bool   // show the changes, and make none
+	Force     bool   // accept what a change ends
 	Timeout   time.Duration
 	Poll      time.Duration // time between two checks while waiting
 }
@@ -57,13 +58,16 @@ func (i *Installer) Upgrade(ctx context.Context, o Options) error {
 
 // render decides about the settings and applies them.
 func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what string) error {
-	facts, err := Detect(ctx, i.API)
+	facts, err := i.detect(ctx)
 	if err != nil {
 		return err
 	}
 	var former *Settings
 	if c := inv.current(); c != nil {
 		former = &c.Settings
+	}
+	if i.Force {
+		facts.Rival = Finding{}
 	}
 	d, err := decide(i.Manifests, facts, o, former)
 	if err != nil {
@@ -77,7 +81,21 @@ func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what 
 	if err != nil {
 		return err
 	}
-	return i.carryOut(ctx, inv, &revision{What: what, Settings: d.Settings, objects: wanted})
+	lost, err := i.lossOf(ctx, inv, facts, d.Settings, o.chosen()...)
+	if err != nil {
+		return err
+	}
+	return i.carryOut(ctx, inv, &revision{What: what, Settings: d.Settings, objects: wanted}, lost)
+}
+
+// detect collects the facts of the cluster, with the components of Fairway that run there.
+func (i *Installer) detect(ctx context.Context) (*Facts, error) {
+	f, err := Detect(ctx, i.API)
+	if err != nil || f.Live == nil {
+		return f, err
+	}
+	f.Components, err = liveComponents(ctx, i.API, i.Manifests)
+	return f, err
 }
 
 // show prints the facts and the decision.
@@ -147,7 +165,7 @@ func (d *decision) dnsText(f *Facts) string {
 }
 
 // carryOut applies r, or shows what would change.
-func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) error {
+func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision, lost []loss) error {
 	gone := inv.gone(r.objects)
 	p, err := planOf(ctx, i.API, r.objects, gone)
 	if err != nil {
@@ -162,10 +180,17 @@ func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) e
 	for _, h := range others {
 		i.say("  %-6s  %s", change, h)
 	}
+	if err := i.refuseLosses(lost); err != nil {
+		return err
+	}
 	if i.DryRun {
 		n := p.changes() + len(others)
 		i.say("\ndry run: %d %s would change, nothing was changed", n, map[bool]string{true: "object", false: "objects"}[n == 1])
 		return nil
+	}
+	before, err := i.served(ctx)
+	if err != nil {
+		return err
 	}
 	r.Time, r.Program = time.Now().UTC().Truncate(time.Second), i.Version
 	inv.add(r)
@@ -174,7 +199,11 @@ func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) e
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, i.Timeout, fmt.Errorf("not ready after %s", i.Timeout))
 	defer cancel()
-	if err := i.change(ctx, inv, r, gone); err != nil {
+	err = i.change(ctx, inv, r, gone)
+	if err == nil && len(lost) == 0 {
+		err = i.waitServed(ctx, before)
+	}
+	if err != nil {
 		return fmt.Errorf("%s, revision %d: %w%s", r.What, r.Number, err, inv.wayBack())
 	}
 	r.Done = true
@@ -260,9 +289,17 @@ func (i *Installer) Rollback(ctx context.Context, number int) error {
 		return err
 	}
 	i.say("back to revision %d: fairway %s, of %s", to.Number, to.Program, to.Time.Format(time.RFC3339))
+	facts, err := i.detect(ctx)
+	if err != nil {
+		return err
+	}
+	lost, err := i.lossOf(ctx, inv, facts, to.Settings)
+	if err != nil {
+		return err
+	}
 	return i.carryOut(ctx, inv, &revision{
 		What: fmt.Sprintf("rollback to %d", to.Number), Settings: to.Settings, objects: to.objects,
-	})
+	}, lost)
 }
 
 // History prints the revisions.

@@ -18,6 +18,8 @@ const (
 	keyReplace     = "REPLACE_KUBE_PROXY"
 	keyExternalIPs = "REFUSE_EXTERNAL_IPS"
 	keyPodNetwork  = "POD_NETWORK"
+	keyPolicies    = "NETWORK_POLICY"
+	keyEgress      = "EGRESS_ADDRESSES"
 )
 
 // The words of options that are not values.
@@ -70,6 +72,14 @@ func Defaults(manifests fs.FS) (map[string]string, error) {
 		return nil, fmt.Errorf("read agent/config.yaml in this program: %w", err)
 	}
 	return config.Data, nil
+}
+
+// chosen returns the settings that the user has decided in words.
+func (o Options) chosen() (keys []string) {
+	if o.RefuseExternal != "" || o.Set[keyExternalIPs] != "" {
+		keys = append(keys, keyExternalIPs)
+	}
+	return keys
 }
 
 // apply overwrites values with the options.

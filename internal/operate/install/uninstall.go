@@ -7,16 +7,14 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// Uninstall hands back Services and DNS, removes all objects, and cleans each node. force accepts that pods lose their
-// network.
-func (i *Installer) Uninstall(ctx context.Context, force bool) error {
+// Uninstall hands back Services and DNS, removes all objects, and cleans each node.
+func (i *Installer) Uninstall(ctx context.Context) error {
 	inv, err := loadInventory(ctx, i.API)
 	if err != nil {
 		return err
@@ -25,59 +23,54 @@ func (i *Installer) Uninstall(ctx context.Context, force bool) error {
 	if r == nil {
 		return errors.New("fairway install has not been here [what kubectl apply -k has made: kubectl delete -k, then deploy/cleanup: deploy/README.md]")
 	}
-	if err := i.needPods(ctx, r, force); err != nil {
+	facts, err := i.detect(ctx)
+	if err != nil {
+		return err
+	}
+	lost, err := i.lossOf(ctx, inv, facts, Settings{})
+	if err != nil {
 		return err
 	}
 	refs := inv.gone(nil)
-	if err := i.showRemoval(ctx, inv, refs); err != nil || i.DryRun {
+	if err := i.showRemoval(ctx, inv, refs); err != nil {
 		return err
+	}
+	if err := i.refuseLosses(lost); err != nil {
+		return err
+	}
+	if i.DryRun {
+		i.say("\ndry run: nothing was changed")
+		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, i.Timeout, fmt.Errorf("not done after %s", i.Timeout))
 	defer cancel()
 	if err := i.remove(ctx, inv, r, refs); err != nil {
 		return fmt.Errorf("uninstall: %w [correct it, and run fairway uninstall again]", err)
 	}
+	left, err := i.left(ctx)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		i.say("\ndone: what fairway install made is removed. Left, because something else made it%s [kubectl delete removes it, then deploy/cleanup cleans the nodes]", some(left))
+		return nil
+	}
 	i.say("\ndone: nothing of Fairway runs, and nothing is left on the nodes")
 	return nil
 }
 
-// needPods refuses to remove the network of running pods, unless force.
-func (i *Installer) needPods(ctx context.Context, r *revision, force bool) error {
-	if force || !connectsPods(r.Settings.Values) {
-		return nil
+// left names the workloads of Fairway that still exist.
+func (i *Installer) left(ctx context.Context) (names []string, err error) {
+	for _, ref := range fairwayWorkloads {
+		o, err := i.API.Get(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if o != nil {
+			names = append(names, ref.String())
+		}
 	}
-	pods, err := list[corev1.Pod](ctx, i.API, "v1", "Pod", "", "")
-	if err != nil {
-		return err
-	}
-	ours := inventoryPods(r)
-	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
-		return p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || ours(p)
-	})
-	if len(pods) == 0 {
-		return nil
-	}
-	return fmt.Errorf("refused: %d pods, %s/%s first, use Fairway's pod network: without its plugin they run on, but cannot be deleted, and new ones do not start [install another CNI plugin and delete them, or --force]",
-		len(pods), pods[0].Namespace, pods[0].Name)
-}
-
-// inventoryPods returns a function that reports whether a pod belongs to the revision's workloads.
-func inventoryPods(r *revision) func(corev1.Pod) bool {
-	var selectors []map[string]string
-	for _, o := range workloads(r.objects) {
-		labels, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels")
-		selectors = append(selectors, labels)
-	}
-	return func(p corev1.Pod) bool {
-		return p.Namespace == kubeSystem && slices.ContainsFunc(selectors, func(labels map[string]string) bool {
-			for key, value := range labels {
-				if p.Labels[key] != value {
-					return false
-				}
-			}
-			return len(labels) > 0
-		})
-	}
+	return names, nil
 }
 
 func (i *Installer) showRemoval(ctx context.Context, inv *inventory, refs []objects.Ref) error {
@@ -106,9 +99,6 @@ func (i *Installer) showRemoval(ctx context.Context, inv *inventory, refs []obje
 		i.say("  %-6s  finalizer %s of Services: %d; their addresses stay", remove, loadbalancer.BalancerFinalizer, len(held))
 	}
 	i.say("  %-6s  rules, routes and files of Fairway on each node", remove)
-	if i.DryRun {
-		i.say("\ndry run: nothing was changed")
-	}
 	return nil
 }
 

@@ -54,11 +54,11 @@ func (i *Installer) waitReady(ctx context.Context, ref objects.Ref) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %s: %w%s", ref, said, err, ends(troubles))
+	return fmt.Errorf("%s: %s: %w%s", ref, said, err, suffix(troubles))
 }
 
-// ends returns troubles as the end of an error.
-func ends(troubles map[string]bool) string {
+// suffix returns troubles as the end of an error.
+func suffix(troubles map[string]bool) string {
 	if len(troubles) == 0 {
 		return ""
 	}
@@ -97,17 +97,10 @@ func progressOf(o *unstructured.Unstructured) progress {
 	return p
 }
 
-// podsOf lists a workload's pods.
+// podsOf lists the pods that a workload has made.
 func (i *Installer) podsOf(ctx context.Context, o *unstructured.Unstructured) ([]corev1.Pod, error) {
-	labels, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels")
-	var pairs []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		pairs = append(pairs, key+"="+labels[key])
-	}
-	if len(pairs) == 0 {
-		return nil, fmt.Errorf("%s has no selector", objects.RefOf(o))
-	}
-	return list[corev1.Pod](ctx, i.API, "v1", "Pod", o.GetNamespace(), strings.Join(pairs, ","))
+	pods, err := list[corev1.Pod](ctx, i.API, "v1", "Pod", o.GetNamespace(), "")
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !owns(objects.RefOf(o), &p) }), err
 }
 
 // troubles returns what keeps a workload's pods from running, in the kubelet's words.
