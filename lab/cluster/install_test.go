@@ -35,13 +35,27 @@ func TestInstall(t *testing.T) {
 // fairway runs the program as the cluster's administrator.
 func (u *undo) fairway(args ...string) string {
 	u.Helper()
-	cmd := exec.CommandContext(u.Context(), built.fairway, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(u.lab.dir(), "kubeconfig"))
-	out, err := cmd.CombinedOutput()
+	out, err := u.tryFairway(args...)
 	if err != nil {
 		u.Fatalf("fairway %s: %v:\n%s", strings.Join(args, " "), err, out)
 	}
-	return string(out)
+	return out
+}
+
+func (u *undo) tryFairway(args ...string) (string, error) {
+	cmd := exec.CommandContext(u.Context(), built.fairway, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(u.lab.dir(), "kubeconfig"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// refuses fails the test unless the program refuses the command with a text that contains want.
+func (u *undo) refuses(want string, args ...string) {
+	u.Helper()
+	out, err := u.tryFairway(args...)
+	if err == nil || !strings.Contains(out, want) {
+		u.Errorf("fairway %s: %v, want a refusal with %q:\n%s", strings.Join(args, " "), err, want, out)
+	}
 }
 
 // says fails the test unless text contains each of the lines.

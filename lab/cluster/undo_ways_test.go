@@ -101,7 +101,9 @@ func (u *undo) everything() {
 	address := strings.TrimSpace(u.eventually("192.168.49.10", "kubectl", "get", "service", "used", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"))
 	asks := []string{"client", "--", "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "2", "http://" + address}
 	u.eventually("200", asks...)
-	u.says(u.fairway("drain", "node-1"), "node-1")
+	u.refuses("refused: no other node may announce default/used ("+address+")", "drain", "node-1")
+	u.eventually("200", asks...)
+	u.says(u.fairway("drain", "node-1", "--force"), "node node-1 announces no Service")
 	u.run("client", "--", "ip", "neighbour", "flush", "to", address)
 	if out, err := u.try(asks...); err == nil {
 		u.Errorf("after drain, the only node's address still answers: %s", out)
@@ -128,9 +130,9 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: coredns, namespace: kube-system, labels: {k8s-app: kube-dns}}
 spec:
-  selector: {matchLabels: {k8s-app: kube-dns, kubernetes.io/name: CoreDNS}}
+  selector: {matchLabels: {k8s-app: kube-dns}}
   template:
-    metadata: {labels: {k8s-app: kube-dns, kubernetes.io/name: CoreDNS}}
+    metadata: {labels: {k8s-app: kube-dns}}
     spec:
       serviceAccountName: coredns
       dnsPolicy: Default

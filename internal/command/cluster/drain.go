@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,8 +16,8 @@ import (
 // NewDrain builds `fairway drain`.
 func NewDrain(e command.Env) *cobra.Command {
 	var connection kube.Connection
-	var namespace string
-	var undo bool
+	var scope command.LoadBalancerScope
+	var undo, force bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "drain NODE",
@@ -25,17 +26,22 @@ func NewDrain(e command.Env) *cobra.Command {
 others announce them. It sets the label node.kubernetes.io/exclude-from-external-load-balancers,
 which balancers outside the cluster heed too. Pods stay: kubectl drain is for them, and
 kubectl cordon alone moves no address. Connections that are open through the node end when it
-does. It needs the rights to patch nodes and to list servicel2statuses
-and servicebgpstatuses.`,
+does. If no other node may announce an address, it changes nothing and names the Services.
+It needs the rights to patch nodes, and to list what fairway status --load-balancers lists.`,
 		Example: `  fairway drain node-2
   fairway drain node-2 --undo`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
-			d, err := loadbalancer.ConnectDrain(connection, namespace)
+			d, err := loadbalancer.ConnectDrain(connection, scope.Namespace)
 			if err != nil {
 				return err
+			}
+			if !undo && !force {
+				if err := refuseStranded(ctx, connection, scope, args[0]); err != nil {
+					return err
+				}
 			}
 			if err := d.Exclude(ctx, args[0], !undo); err != nil {
 				return err
@@ -58,8 +64,28 @@ and servicebgpstatuses.`,
 	}
 	f := c.Flags()
 	command.AddConnection(e, f, &connection)
-	f.StringVar(&namespace, "namespace", "metallb-system", "`namespace` of the objects of metallb.io")
+	command.AddLoadBalancerScope(f, "namespace", &scope)
+	f.BoolVar(&force, "force", false, "Also if no other node may announce an address")
 	f.BoolVar(&undo, "undo", false, "Let the node have addresses again")
 	f.DurationVar(&timeout, "timeout", time.Minute, "How long to wait until the node announces nothing")
 	return c
+}
+
+// refuseStranded returns an error if the node announces an address that no other node may announce.
+func refuseStranded(ctx context.Context, connection kube.Connection, scope command.LoadBalancerScope, node string) error {
+	announced, err := loadbalancer.ConnectAnnounced(connection, scope.Namespace, scope.Class)
+	if err != nil {
+		return err
+	}
+	stranded, err := announced.Stranded(ctx, node)
+	if err != nil || len(stranded) == 0 {
+		return err
+	}
+	var names []string
+	for _, s := range stranded {
+		for _, name := range s.Services {
+			names = append(names, fmt.Sprintf("%s (%s)", name, s.Addr))
+		}
+	}
+	return fmt.Errorf("refused: no other node may announce %s [fairway status --load-balancers -o wide says why; --force drains the node, and their traffic ends]", strings.Join(names, ", "))
 }

@@ -54,47 +54,7 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	}
 	s := kube.New(kube.Config{Client: a.client, Custom: a.custom, LoadBalancerNamespace: a.namespace})
 	var l lists
-	in := announce.BGPInput{
-		Input: announce.Input{
-			Pools: allOf(ctx, &l, metallbKind(s, "ipaddresspools", convertPool)),
-			L2:    allOf(ctx, &l, metallbKind(s, "l2advertisements", convertL2Advertisement)),
-		},
-		Advertisements: allOf(ctx, &l, metallbKind(s, "bgpadvertisements", convertBGPAdvertisement)),
-		Peers:          allOf(ctx, &l, metallbKind(s, "bgppeers", convertBGPPeer)),
-		BFDProfiles:    allOf(ctx, &l, metallbKind(s, "bfdprofiles", convertBFDProfile)),
-		Communities:    allOf(ctx, &l, metallbKind(s, "communities", convertCommunity)),
-		// Secrets and neighbours are known to the speakers only. Assume that they are right: if not, a
-		// ConfigurationState reports it.
-		Password:  func(string) (string, bool) { return "", true },
-		Unserved:  func(*announce.Service) string { return "" },
-		Neighbour: func(device string) netip.Addr { return netip.MustParseAddr("fe80::1").WithZone(device) },
-	}
-	var pending []api.Name
-	outside := outsideAddrs{}
-	in.Services = allOf(ctx, &l, kube.Kind[*corev1.Service, announce.Service]{
-		Name: "services", Client: kube.From(a.client.CoreV1().Services(metav1.NamespaceAll)),
-		Trim: func(o *corev1.Service) *announce.Service {
-			v := convertBalanced(o, a.class)
-			if v != nil && len(o.Status.LoadBalancer.Ingress) == 0 {
-				pending = append(pending, v.Name)
-			}
-			if v != nil {
-				outside.add(v.Name, o.Status.LoadBalancer.Ingress)
-			}
-			return v
-		},
-	})
-	nodes := allOf(ctx, &l, kube.Kind[*corev1.Node, announce.Node]{Name: "nodes", Client: kube.From(a.client.CoreV1().Nodes()), Trim: convertAnnounceNode})
-	slices.SortFunc(nodes, func(a, b *announce.Node) int { return strings.Compare(a.Name, b.Name) })
-	for _, n := range nodes {
-		in.Nodes = append(in.Nodes, *n)
-	}
-	of := map[api.Name][]*service.Slice{}
-	for _, one := range allOf(ctx, &l, kube.SlicesKind(a.client)) {
-		of[one.Service] = append(of[one.Service], one)
-	}
-	in.Endpoints = func(name api.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
-	in.LocalEndpoints = func(api.Name, bool) int { return 0 } // the number of endpoints does not change the decision
+	in, pending, outside := a.input(ctx, &l, s)
 	held := a.holdings(ctx, &l, s)
 	standings, problems := a.states(ctx, &l, s, in.Nodes)
 	problems = append(problems, a.misplaced(ctx, &l)...)
@@ -109,6 +69,64 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	all := announce.Report(in, announce.Said{Held: held, Standings: standings}, pending)
 	all = append(all, outside.reports(only)...)
 	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
+}
+
+// Stranded reads the API server once, and returns the addresses of node that no other node may announce.
+func (a *Announced) Stranded(ctx context.Context, node string) ([]announce.StrandedAddress, error) {
+	s := kube.New(kube.Config{Client: a.client, Custom: a.custom, LoadBalancerNamespace: a.namespace})
+	var l lists
+	in, _, _ := a.input(ctx, &l, s)
+	held := a.holdings(ctx, &l, s)
+	if l.err != nil {
+		return nil, l.err
+	}
+	return announce.Stranded(in, held, node), nil
+}
+
+// input reads the objects that speakers decide by. pending are Services without an address, and outside the addresses of
+// balancers outside of the cluster.
+func (a *Announced) input(ctx context.Context, l *lists, s *kube.Store) (in announce.BGPInput, pending []api.Name, outside outsideAddrs) {
+	in = announce.BGPInput{
+		Input: announce.Input{
+			Pools: allOf(ctx, l, metallbKind(s, "ipaddresspools", convertPool)),
+			L2:    allOf(ctx, l, metallbKind(s, "l2advertisements", convertL2Advertisement)),
+		},
+		Advertisements: allOf(ctx, l, metallbKind(s, "bgpadvertisements", convertBGPAdvertisement)),
+		Peers:          allOf(ctx, l, metallbKind(s, "bgppeers", convertBGPPeer)),
+		BFDProfiles:    allOf(ctx, l, metallbKind(s, "bfdprofiles", convertBFDProfile)),
+		Communities:    allOf(ctx, l, metallbKind(s, "communities", convertCommunity)),
+		// Secrets and neighbours are known to the speakers only. Assume that they are right: if not, a
+		// ConfigurationState reports it.
+		Password:  func(string) (string, bool) { return "", true },
+		Unserved:  func(*announce.Service) string { return "" },
+		Neighbour: func(device string) netip.Addr { return netip.MustParseAddr("fe80::1").WithZone(device) },
+	}
+	outside = outsideAddrs{}
+	in.Services = allOf(ctx, l, kube.Kind[*corev1.Service, announce.Service]{
+		Name: "services", Client: kube.From(a.client.CoreV1().Services(metav1.NamespaceAll)),
+		Trim: func(o *corev1.Service) *announce.Service {
+			v := convertBalanced(o, a.class)
+			if v != nil && len(o.Status.LoadBalancer.Ingress) == 0 {
+				pending = append(pending, v.Name)
+			}
+			if v != nil {
+				outside.add(v.Name, o.Status.LoadBalancer.Ingress)
+			}
+			return v
+		},
+	})
+	nodes := allOf(ctx, l, kube.Kind[*corev1.Node, announce.Node]{Name: "nodes", Client: kube.From(a.client.CoreV1().Nodes()), Trim: convertAnnounceNode})
+	slices.SortFunc(nodes, func(a, b *announce.Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range nodes {
+		in.Nodes = append(in.Nodes, *n)
+	}
+	of := map[api.Name][]*service.Slice{}
+	for _, one := range allOf(ctx, l, kube.SlicesKind(a.client)) {
+		of[one.Service] = append(of[one.Service], one)
+	}
+	in.Endpoints = func(name api.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
+	in.LocalEndpoints = func(api.Name, bool) int { return 0 } // the number of endpoints does not change the decision
+	return in, pending, outside
 }
 
 // outsideAddrs maps the addresses of load balancers outside the cluster, for example an edge, to the Services that have

@@ -58,6 +58,9 @@ func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
 		services := map[string]bool{}
 		for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 			list, err := k.client(d.custom, d.namespace).List(ctx, announcedBy(node))
+			if apierrors.IsNotFound(err) {
+				continue // no load balancer of Fairway is in the cluster
+			}
 			if err != nil {
 				return false, fmt.Errorf("list %s: %w", k.resource, text.RequestError(err))
 			}

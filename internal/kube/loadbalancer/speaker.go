@@ -144,6 +144,7 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 	var bad kube.Problems // the agent reports them
 	return &announce.Service{
 		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, Labels: o.Labels,
+		Pool:                api.Cut(o.Annotations[metallbPrefix+annotationFrom], requestLimit),
 		Addrs:               kube.BalancerIPs(o.Status.LoadBalancer.Ingress, &bad),
 		Local:               o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		HealthCheckNodePort: uint16(o.Spec.HealthCheckNodePort),

@@ -139,7 +139,7 @@ func (b *bgpDecider) leaveOut(a netip.Addr, services []*Service, peer, reason st
 // address decides about an address. reason is set if no router should have a route to it. Routers keep a route, marked as
 // leaving, while the node still carries connections to the address.
 func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) {
-	pools := poolsOf(b.in.Pools, a)
+	pools := b.in.poolsOf(a, services)
 	if len(pools) == 0 {
 		return NoPool
 	}
@@ -252,6 +252,9 @@ func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, services []*Servi
 	bits := ad.AggregationLength
 	if a.Is6() {
 		bits = ad.AggregationLengthV6
+	}
+	if !slices.ContainsFunc(pools, func(p *ipam.Pool) bool { return p.Contains(a) }) {
+		bits = a.BitLen() // the address left its pool, so an aggregate of the pool does not contain it
 	}
 	r.LocalPref = ad.LocalPref
 	var err error

@@ -97,7 +97,11 @@ func TestDecideBGP(t *testing.T) {
 	const all = oneRoute
 	node := func(name string) []api.Selector { return []api.Selector{is("name", name)} }
 	bgpCases{
-		"one route":         {func(*BGPInput) {}, all},
+		"one route": {func(*BGPInput) {}, all},
+		"its pool is gone": {func(in *BGPInput) {
+			in.Pools, in.Services[0].Pool = nil, "public"
+			in.Advertisements[0].AggregationLength = 24
+		}, "tor 192.0.2.2/32"},
 		"no pool":           {func(in *BGPInput) { in.Pools = nil }, "not 192.0.2.2: " + NoPool},
 		"no advertisement":  {func(in *BGPInput) { in.Advertisements = nil }, "not 192.0.2.2: " + NoBGPAdvertisement},
 		"one with problems": {func(in *BGPInput) { in.Advertisements[0].Problems = []api.Problem{{}} }, "not 192.0.2.2: " + NoBGPAdvertisement},

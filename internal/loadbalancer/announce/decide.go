@@ -19,6 +19,8 @@ type Service struct {
 	Labels map[string]string
 	// Addrs are the addresses in the status.
 	Addrs []netip.Addr
+	// Pool is the pool that gave the Service its addresses; empty if that is unknown.
+	Pool string
 	// Local is externalTrafficPolicy Local: only nodes with endpoints serve the Service.
 	Local bool
 	// HealthCheckNodePort is the port at which the node's proxy reports whether the kernel serves a Local Service; 0 if
@@ -181,7 +183,7 @@ func (in Input) sharing() map[netip.Addr][]*Service {
 func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets shared) *Decision {
 	last := r.last[a]
 	d := Decision{Addr: a}
-	pools := poolsOf(in.Pools, a)
+	pools := in.poolsOf(a, services)
 	d.candidates, d.Reason = r.choose(in, pools, services, sets.candidates, last)
 	d.Carriers = in.carriers(pools, services, sets.announcers)
 	d.Routed = in.routed(pools, services)
@@ -283,11 +285,24 @@ func (ad *BGPAdvertisement) isFor(pools []*ipam.Pool, services []*Service) bool 
 	return len(ad.Problems) == 0 && isFor(ad.IPAddressPools, ad.IPAddressPoolSelectors, ad.ServiceSelectors, pools, services)
 }
 
-// poolsOf returns the pools with an address.
-func poolsOf(all []*ipam.Pool, a netip.Addr) (pools []*ipam.Pool) {
-	for _, p := range all {
+// poolsOf returns the pools with an address. An address that no pool has any more belongs to the pool that gave it to the
+// Service, even if that pool is gone: nobody loses traffic because an administrator changes a pool.
+func (in Input) poolsOf(a netip.Addr, services []*Service) (pools []*ipam.Pool) {
+	for _, p := range in.Pools {
 		if p.Contains(a) {
 			pools = append(pools, p)
+		}
+	}
+	if len(pools) > 0 {
+		return pools
+	}
+	for _, s := range services {
+		switch at := slices.IndexFunc(in.Pools, func(p *ipam.Pool) bool { return p.Name == s.Pool }); {
+		case s.Pool == "":
+		case at >= 0:
+			pools = append(pools, in.Pools[at])
+		default:
+			pools = append(pools, &ipam.Pool{Name: s.Pool})
 		}
 	}
 	return pools

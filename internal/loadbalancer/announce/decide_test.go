@@ -41,6 +41,57 @@ func world(t testing.TB) Input {
 	return in
 }
 
+// TestPoolGone: an address stays announced when its pool goes or shrinks.
+func TestPoolGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Input)
+		want   string
+	}{
+		"its pool is gone": {func(in *Input) { in.Pools, in.Services[0].Pool = nil, "public" }, "[node-3 node-1 node-2]"},
+		"its pool is gone, and named": {func(in *Input) {
+			in.Pools, in.Services[0].Pool = nil, "public"
+			in.L2[0] = &L2Advertisement{IPAddressPools: []string{"public"}, NodeSelectors: []api.Selector{is("name", "node-1")}}
+		}, "[node-1]"},
+		"its pool shrank": {func(in *Input) {
+			in.Pools[0], in.Services[0].Pool = pool(t, "public", "198.51.100.0/24"), "public"
+			in.L2[0] = &L2Advertisement{IPAddressPoolSelectors: []api.Selector{is("pool", "public")}}
+		}, "[node-3 node-1 node-2]"},
+		"its pool is gone, another pool's advertisement": {func(in *Input) {
+			in.Pools, in.Services[0].Pool = nil, "public"
+			in.L2[0] = &L2Advertisement{IPAddressPools: []string{"x"}}
+		}, NoAdvertisement},
+		"another pool has it now": {func(in *Input) {
+			in.Pools[0], in.Services[0].Pool = pool(t, "other", "192.0.2.0/24"), "public"
+			in.L2[0] = &L2Advertisement{IPAddressPools: []string{"public"}}
+		}, NoAdvertisement},
+	} {
+		in := world(t)
+		c.change(&in)
+		checkDecision(t, name, in, c.want)
+	}
+}
+
+// checkDecision fails the test unless the decision about vip is want: the candidates, the best first, or the reason.
+func checkDecision(t *testing.T, name string, in Input, want string) {
+	t.Helper()
+	d := Decide(in)[vip]
+	got := d.Reason
+	if got == "" {
+		var all []string
+		for _, c := range d.Candidates() {
+			text := c.Node
+			if c.Interfaces != nil {
+				text += fmt.Sprintf(" on %v", c.Interfaces)
+			}
+			all = append(all, text)
+		}
+		got = fmt.Sprint(all)
+	}
+	if got != want {
+		t.Errorf("%s: %s, want %s", name, got, want)
+	}
+}
+
 // TestDecide: what each rule leaves of the three nodes, the best first, or the reason.
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -82,22 +133,7 @@ func TestDecide(t *testing.T) {
 	} {
 		in := world(t)
 		c.change(&in)
-		d := Decide(in)[vip]
-		got := d.Reason
-		if got == "" {
-			var all []string
-			for _, c := range d.Candidates() {
-				text := c.Node
-				if c.Interfaces != nil {
-					text += fmt.Sprintf(" on %v", c.Interfaces)
-				}
-				all = append(all, text)
-			}
-			got = fmt.Sprint(all)
-		}
-		if got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		checkDecision(t, name, in, c.want)
 	}
 }
 

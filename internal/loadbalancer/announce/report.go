@@ -204,7 +204,7 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 	if d.Reason == NoPool || d.Reason == NoAdvertisement || d.Reason == NoEndpoints {
 		return d.Reason
 	}
-	ads, _ := r.in.advertisements(poolsOf(r.in.Pools, a), services)
+	ads, _ := r.in.advertisements(r.in.poolsOf(a, services), services)
 	serving, _ := r.in.serving(services)
 	holder := firstNode(holders)
 	best, _ := d.Candidate(holder)

@@ -19,39 +19,39 @@ metadata: {name: web, namespace: shop}
 spec: {containers: []}
 status: {phase: Running}`
 
-// TestLosses: a change that ends something refuses in one line, in the dry run too, writes nothing, and does it with
-// Force. A change that ends nothing needs no Force.
-func TestLosses(t *testing.T) {
-	const externalIP = `apiVersion: v1
+const externalIP = `apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
 spec: {clusterIPs: [10.96.0.20], externalIPs: [192.0.2.7]}`
-	const weighted = `apiVersion: v1
+const weighted = `apiVersion: v1
 kind: Service
 metadata: {name: canary, namespace: shop, annotations: {fairway.net/weights: "true", fairway.net/egress: pods}}
 spec: {clusterIPs: [10.96.0.21]}`
-	const policy = `apiVersion: networking.k8s.io/v1
+const policy = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: deny, namespace: shop}`
-	const metallb = `apiVersion: apps/v1
+const metallb = `apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: speaker, namespace: metallb-system, labels: {app: metallb}}
 spec: {selector: {matchLabels: {app: metallb}}}`
-	const conversion = `apiVersion: apiextensions.k8s.io/v1
+const conversion = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: bgppeers.metallb.io}
 spec: {conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}}`
-	plain := Options{Image: product + ":v1", ClusterCIDR: "10.244.0.0/16"}
-	all := plain
-	all.Components, all.Set = []string{"controller", "network-policy", "egress"}, map[string]string{keyPodNetwork: routes}
-	balancer := plain
-	balancer.Components = []string{"load-balancer"}
-	for _, c := range []struct {
-		name, cluster, extra string
-		before               *Options // installed first
-		do                   func(*Installer) error
-		want                 string // "": it is done
-	}{
+
+var (
+	plain    = Options{Image: product + ":v1", ClusterCIDR: "10.244.0.0/16"}
+	balancer = Options{Image: plain.Image, ClusterCIDR: plain.ClusterCIDR, Components: []string{"load-balancer"}}
+	all      = Options{
+		Image: plain.Image, ClusterCIDR: plain.ClusterCIDR,
+		Components: []string{"controller", "network-policy", "egress"}, Set: map[string]string{keyPodNetwork: routes},
+	}
+)
+
+// TestLosses: a change that ends something refuses in one line, in the dry run too, writes nothing, and does it with
+// Force. A change that ends nothing needs no Force.
+func TestLosses(t *testing.T) {
+	for _, c := range []lossCase{
 		{"W4a: install ends externalIPs", "kubeadm", externalIP, nil,
 			func(i *Installer) error { return i.Install(t.Context(), plain) },
 			"refused: this ends externalIPs of Services: shop/web (--refuse-external-ips false keeps them, true ends them) [--force ends them]"},
@@ -90,34 +90,44 @@ spec: {conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}
 		{"beside MetalLB, without addresses of ours", "kubeadm", metallb, nil,
 			func(i *Installer) error { return i.Install(t.Context(), plain) }, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			api := newFake(t, strings.Join([]string{cluster(t, c.cluster), c.extra, pod}, "\n---\n"))
-			var out bytes.Buffer
-			i := installer(api, &out)
-			if c.before != nil {
-				if err := i.Install(t.Context(), *c.before); err != nil {
-					t.Fatalf("%v\n%s", err, &out)
-				}
-			}
-			before := api.text()
-			for _, i.DryRun = range []bool{true, false} {
-				err := c.do(i)
-				switch {
-				case c.want == "" && err != nil:
-					t.Fatalf("%v\n%s", err, &out)
-				case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
-					t.Fatalf("%v, want %s\n%s", err, c.want, &out)
-				case c.want != "" && api.text() != before:
-					t.Errorf("it has written although it refused")
-				}
-			}
-			if i.Force = true; !strings.HasPrefix(c.want, "refused: ") {
-				return
-			}
-			if err := c.do(i); err != nil {
-				t.Errorf("with Force: %v\n%s", err, &out)
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { checkLoss(t, c) })
+	}
+}
+
+// A lossCase is a change of a cluster in testdata, with an application's pod and extra objects.
+type lossCase struct {
+	name, cluster, extra string
+	before               *Options // installed first
+	do                   func(*Installer) error
+	want                 string // the beginning of the refusal; "": it is done
+}
+
+func checkLoss(t *testing.T, c lossCase) {
+	api := newFake(t, strings.Join([]string{cluster(t, c.cluster), c.extra, pod}, "\n---\n"))
+	var out bytes.Buffer
+	i := installer(api, &out)
+	if c.before != nil {
+		if err := i.Install(t.Context(), *c.before); err != nil {
+			t.Fatalf("%v\n%s", err, &out)
+		}
+	}
+	before := api.text()
+	for _, i.DryRun = range []bool{true, false} {
+		err := c.do(i)
+		switch {
+		case c.want == "" && err != nil:
+			t.Fatalf("%v\n%s", err, &out)
+		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
+			t.Fatalf("%v, want %s\n%s", err, c.want, &out)
+		case c.want != "" && api.text() != before:
+			t.Errorf("it has written although it refused")
+		}
+	}
+	if i.Force = true; !strings.HasPrefix(c.want, "refused: ") {
+		return
+	}
+	if err := c.do(i); err != nil {
+		t.Errorf("with Force: %v\n%s", err, &out)
 	}
 }
 
