@@ -63,10 +63,10 @@ func (t *Table) Find(ctx context.Context, flows []flow.Flow) ([]Match, error) {
 }
 
 // Audit returns the entries of the protocols for which wrong returns true. It reads the whole table. It is for the
-// start of the agent, which does not know the kernel's flows.
+// start of the agent, which does not know the kernel's flows. No protos means all protocols.
 func (t *Table) Audit(ctx context.Context, protos []api.Proto, wrong func(Entry) bool) ([]Entry, error) {
 	match := func(e entry) (flow.Flow, bool) {
-		return flow.Flow{}, e.in(t.cfg.Zone) && slices.Contains(protos, e.orig.proto) && wrong(Entry{e})
+		return flow.Flow{}, e.in(t.cfg.Zone) && (len(protos) == 0 || slices.Contains(protos, e.orig.proto)) && wrong(Entry{e})
 	}
 	found, err := t.walk(ctx, match, func(int) []filter { return []filter{{is4: true}, {is4: false}} })
 	var entries []Entry

@@ -193,7 +193,8 @@ func (e entry) deletion() message {
 	return m
 }
 
-// parse reads a netlink message without its header. ok is false for an entry that is no flow with ports.
+// parse reads a netlink message without its header. The ports of a flow without ports are 0. ok is false for an
+// incomplete entry.
 func parse(b []byte) (e entry, ok bool) {
 	if len(b) < nfgenHeader {
 		return e, false
@@ -223,7 +224,7 @@ func parse(b []byte) (e entry, ok bool) {
 }
 
 func (t tuple) complete() bool {
-	return t.proto != 0 && t.src.Port() != 0 && t.dst.Port() != 0 && t.dst.IsValid() && t.src.IsValid()
+	return t.proto != 0 && t.dst.IsValid() && t.src.IsValid()
 }
 
 func parseTuple(b []byte) tuple {

@@ -19,7 +19,7 @@ func EndAll(gate *flow.Gate, table *conntrack.Table, reset func([]conntrack.Entr
 			return 0, fmt.Errorf("read the node's addresses: %w", err)
 		}
 		carried := gate.EndRefused()
-		found, err := table.Audit(ctx, []api.Proto{api.TCP, api.UDP, api.SCTP}, func(e conntrack.Entry) bool {
+		found, err := table.Audit(ctx, nil, func(e conntrack.Entry) bool {
 			// A client's connection to our own proxy does not count: the connection that matters is between client and
 			// endpoint.
 			p := packet(e)
