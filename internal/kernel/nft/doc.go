@@ -3,7 +3,8 @@
 //	Ruleset ── Load, once per version, as text ─→ ┌────────────┐
 //	Write…  ── Commit, over one open socket ────→ │ table inet │ ← packets
 //	Element ←─ Elements, Intervals ────────────── │    NAME    │
-//	Watch   ←─ generation, hashes of rules ────── └────────────┘ ← another program
+//	Watch   ←─ generation, hashes of rules ────── │            │ ← another program
+//	Monitor ←─ notifications ──────────────────── └────────────┘
 //
 // The package encapsulates netlink, the program nft and the slow operations of the kernel. It knows nothing of
 // Services: the caller defines the meaning of rules and elements.
@@ -13,7 +14,8 @@
 //   - It changes the named table only, and the copy of this table that Declare makes.
 //   - It does not load a ruleset again that the kernel has already.
 //   - Elements survive the load of another version, and every failure of nft.
-//   - It finds rules that another program changed, also while no process of ours ran (Seal).
+//   - It finds rules that another program changed, also while no process of ours ran (Seal). A Monitor finds the change
+//     at once.
 //   - No packet is rejected while Delete removes a table.
 //   - Every request to the kernel and every run of nft ends with its context, or after netlink.Limit.
 //

@@ -13,7 +13,7 @@ import (
 )
 
 // foreign runs the program nft without the ledger's knowledge.
-func foreign(t *testing.T, text string) {
+func foreign(t testing.TB, text string) {
 	t.Helper()
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(text)
