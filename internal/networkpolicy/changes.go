@@ -8,7 +8,10 @@ type Change[V any] struct{ From, To V }
 // Changes are the differences between two tables. Class 0 means that the address has no class.
 type Changes struct {
 	Classes   map[netip.Addr]Change[Class]
-	Blocks    bool // read Table.Blocks
+	Networks  bool // read Table.Networks
+	Ports     map[PodPort]Change[Class]
+	Views     [2]map[netip.Addr]Change[View]
+	Prefixes  map[ViewPrefix]Change[Class]
 	Isolated  [2]map[netip.Addr]Change[bool]
 	Cluster   [2]map[netip.Addr]Change[bool]
 	Grants    [2]map[Target]Change[[]Segment]
@@ -19,10 +22,11 @@ type Changes struct {
 }
 
 func newChanges() *Changes {
-	c := &Changes{Classes: map[netip.Addr]Change[Class]{}, Rules: map[RuleID]Change[RuleName]{}, Sandboxes: map[netip.Addr]Change[Sandbox]{}}
+	c := &Changes{Classes: map[netip.Addr]Change[Class]{}, Rules: map[RuleID]Change[RuleName]{}, Sandboxes: map[netip.Addr]Change[Sandbox]{},
+		Ports: map[PodPort]Change[Class]{}, Prefixes: map[ViewPrefix]Change[Class]{}}
 	for d := range c.Isolated {
 		c.Isolated[d], c.Cluster[d] = map[netip.Addr]Change[bool]{}, map[netip.Addr]Change[bool]{}
-		c.Grants[d] = map[Target]Change[[]Segment]{}
+		c.Views[d], c.Grants[d] = map[netip.Addr]Change[View]{}, map[Target]Change[[]Segment]{}
 	}
 	return c
 }

@@ -8,26 +8,21 @@ import (
 	"slices"
 )
 
-// A class is a set of terms that at least one address has.
+// A class is a set of terms that at least one address, or one named port of an address, has.
 type class struct {
 	number Class
 	key    string
 	terms  []*term
-	refs   int // addresses of pods, and ranges
+	named  bool // of named ports: one of the terms is a name
+	refs   int  // addresses of pods, ranges, and named ports
 }
 
 // takeClass returns the class of the terms, with one reference more.
 func (c *Compiler) takeClass(terms []*term, pod bool) *class {
-	key := make([]byte, 1, 1+4*len(terms))
-	if pod {
-		key[0] = 1
-	}
-	for _, t := range terms {
-		key = binary.NativeEndian.AppendUint32(key, uint32(t.sequence))
-	}
+	key := classKey(terms, pod)
 	k := c.classes[string(key)]
 	if k == nil {
-		k = &class{key: string(key), terms: terms}
+		k = &class{key: string(key), terms: terms, named: slices.ContainsFunc(terms, (*term).isName)}
 		k.number = c.classNumber(terms, pod)
 		c.classes[k.key], c.classByNumber[k.number] = k, k
 		c.newClasses[k] = true
@@ -36,11 +31,29 @@ func (c *Compiler) takeClass(terms []*term, pod bool) *class {
 		}
 	}
 	if k.refs++; k.refs == 1 {
-		for _, t := range terms {
-			t.used++
-		}
+		c.count(k, 1)
 	}
 	return k
+}
+
+// classKey tells classes apart.
+func classKey(terms []*term, is bool) []byte {
+	key := make([]byte, 1, 1+4*len(terms))
+	if is {
+		key[0] = 1
+	}
+	for _, t := range terms {
+		key = binary.NativeEndian.AppendUint32(key, uint32(t.sequence))
+	}
+	return key
+}
+
+// count adds a class in use to its terms.
+func (c *Compiler) count(k *class, n int) {
+	for _, t := range k.terms {
+		t.used.add(k, n)
+		t.changed = c.passes
+	}
 }
 
 func (c *Compiler) releaseClass(k *class) {
@@ -48,9 +61,7 @@ func (c *Compiler) releaseClass(k *class) {
 		return
 	}
 	if k.refs--; k.refs == 0 {
-		for _, t := range k.terms {
-			t.used--
-		}
+		c.count(k, -1)
 		c.emptyClasses[k] = true
 	}
 }
@@ -66,13 +77,18 @@ func (c *Compiler) classNumber(terms []*term, pod bool) Class {
 		keys[i] = t.key
 	}
 	slices.Sort(keys)
-	h := fnv.New64a()
-	for _, k := range keys {
-		_, _ = h.Write(append([]byte(k), 0)) // a hash takes everything
-	}
 	bit := Class(0)
 	if pod {
 		bit = PodClass
+	}
+	return c.number(keys, bit)
+}
+
+// number derives a number with a bit from keys. No other class has the number.
+func (c *Compiler) number(keys []string, bit Class) Class {
+	h := fnv.New64a()
+	for _, k := range keys {
+		_, _ = h.Write(append([]byte(k), 0)) // a hash takes everything
 	}
 	for n := h.Sum64(); ; n++ {
 		number := bit | Class((n^n>>32)&classBits)
@@ -87,16 +103,12 @@ func (c *Compiler) classify(at *address) {
 	old := at.class
 	at.class = nil
 	if at.owner != nil {
-		terms := at.owner.terms
-		if in := c.blocksAt(at.addr); len(in) > 0 {
-			terms = slices.Concat(terms, in)
-			slices.SortFunc(terms, compareTerms)
-		}
-		at.class = c.takeClass(terms, true)
+		at.class = c.takeClass(joinTerms(at.owner.terms, c.networksAt(at.addr)), true)
 	} else if at.sandbox == nil && len(at.owners) == 0 {
 		delete(c.addrs, at.addr)
 	}
 	c.releaseClass(old)
+	c.classifyPorts(at)
 	var was, is Class
 	if old != nil {
 		was = old.number
@@ -113,6 +125,16 @@ func (c *Compiler) classify(at *address) {
 	}
 }
 
+// joinTerms returns the terms of both lists, sorted.
+func joinTerms(terms, more []*term) []*term {
+	if len(more) == 0 {
+		return terms
+	}
+	terms = slices.Concat(terms, more)
+	slices.SortFunc(terms, compareTerms)
+	return terms
+}
+
 // grantsTo reports whether a profile grants anything to a class, directly or as part of all pods.
 func (c *Compiler) grantsTo(k Class) bool {
 	for d := range c.profiles {
@@ -125,43 +147,43 @@ func (c *Compiler) grantsTo(k Class) bool {
 	return false
 }
 
-// A blockRange is a range of addresses that belong to the same blocks.
-type blockRange struct {
+// A networkRange is a range of addresses that the same peers of ClusterNetworkPolicies include.
+type networkRange struct {
 	from, to netip.Addr
 	terms    []*term
 	class    *class
 }
 
-// blocksAt returns the terms of the blocks that have an address.
-func (c *Compiler) blocksAt(a netip.Addr) []*term {
-	i, found := slices.BinarySearchFunc(c.blocks, a, func(r blockRange, a netip.Addr) int { return r.from.Compare(a) })
+// networksAt returns the terms about networks and nodes that include an address.
+func (c *Compiler) networksAt(a netip.Addr) []*term {
+	i, found := slices.BinarySearchFunc(c.networks, a, func(r networkRange, a netip.Addr) int { return r.from.Compare(a) })
 	if !found {
 		i--
 	}
-	if i >= 0 && c.blocks[i].to.BitLen() == a.BitLen() && c.blocks[i].to.Compare(a) >= 0 {
-		return c.blocks[i].terms
+	if i >= 0 && c.networks[i].to.BitLen() == a.BitLen() && c.networks[i].to.Compare(a) >= 0 {
+		return c.networks[i].terms
 	}
 	return nil
 }
 
-// updateBlocks cuts all blocks into ranges that do not overlap, and marks the affected pods.
-func (c *Compiler) updateBlocks() {
-	old := c.blocks
-	c.blocks = nil
+// updateNetworks cuts the networks and nodes of ClusterNetworkPolicies into ranges that do not overlap, and marks the affected pods.
+func (c *Compiler) updateNetworks() {
+	old := c.networks
+	c.networks = nil
 	for _, is4 := range []bool{true, false} {
-		c.blocks = append(c.blocks, c.cutBlocks(is4)...)
+		c.networks = append(c.networks, c.cutNetworks(is4)...)
 	}
-	now := make([]Range, len(c.blocks))
-	for i := range c.blocks {
-		r := &c.blocks[i]
+	now := make([]Range, len(c.networks))
+	for i := range c.networks {
+		r := &c.networks[i]
 		r.class = c.takeClass(r.terms, false)
 		now[i] = Range{r.from, r.to, r.class.number}
 	}
 	for _, r := range old {
 		c.releaseClass(r.class)
 	}
-	if !slices.Equal(now, c.table.Blocks) {
-		c.table.Blocks, c.changes.Blocks = now, true
+	if !slices.Equal(now, c.table.Networks) {
+		c.table.Networks, c.changes.Networks = now, true
 		c.changes.Revoked = c.changes.Revoked || len(c.cluster) > 0
 	}
 	for _, at := range c.addrs {
@@ -178,10 +200,10 @@ type edge struct {
 	term  *term
 }
 
-// cutBlocks returns the ranges of one family.
-func (c *Compiler) cutBlocks(is4 bool) (out []blockRange) {
+// cutNetworks returns the ranges of one family.
+func (c *Compiler) cutNetworks(is4 bool) (out []networkRange) {
 	var edges []edge
-	for t := range c.terms.blocks {
+	for t := range c.terms.networks {
 		for _, r := range c.rangesOf(t) {
 			if r[0].Is4() != is4 {
 				continue
@@ -219,7 +241,7 @@ func (c *Compiler) cutBlocks(is4 bool) (out []blockRange) {
 			out[n-1].to = to
 			continue
 		}
-		out = append(out, blockRange{from: at, to: to, terms: terms})
+		out = append(out, networkRange{from: at, to: to, terms: terms})
 	}
 	return out
 }

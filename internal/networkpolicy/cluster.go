@@ -101,7 +101,7 @@ func (c *Compiler) SetNode(name string, object *Node) {
 	if c.nodes[name] = object; object == nil {
 		delete(c.nodes, name)
 	}
-	c.terms.blocksChanged = c.terms.blocksChanged || c.terms.nodes > 0
+	c.terms.networksChanged = c.terms.networksChanged || c.terms.nodes > 0
 }
 
 // addClusterPolicies returns all policies that decide about a direction of a pod: tier Admin, the pod's own

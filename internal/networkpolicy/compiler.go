@@ -16,10 +16,11 @@ type Compiler struct {
 	namespaces map[string]*namespaceState
 	addrs      map[netip.Addr]*address
 	terms      termIndex
-	// classes of pods and blocks, by the key of their terms and by number.
+	// classes of pods and networks, by the key of their terms. classByNumber also has those of views.
 	classes       map[string]*class
 	classByNumber map[Class]*class
-	blocks        []blockRange
+	networks      []networkRange
+	views         map[View]bool
 	// profiles of each direction, by the policies and ports that make them.
 	profiles     [2]map[string]*profile
 	rules        map[RuleName]*ruleUse
@@ -30,6 +31,7 @@ type Compiler struct {
 	usedPolicies map[*compiledPolicy]bool // that isolate a pod of this node
 	problems     map[api.Name]string
 	grants       int // segments in the table
+	passes       int // how often Compile was called
 	// sandboxes are the addresses of sandboxes, by pod.
 	sandboxes map[api.Name]map[*address]bool
 
@@ -40,6 +42,7 @@ type Compiler struct {
 	dirtyPods       map[*pod]bool            // their terms
 	dirtyAddrs      map[*address]bool        // their owner and class
 	dirtyNamespaces map[*namespaceState]bool // which policies select whom
+	dirtyViews      map[viewKey]bool         // the rules with blocks
 	// dirtyCluster: the subjects of ClusterNetworkPolicies must be found again.
 	dirtyCluster bool
 	newClasses   map[*class]bool // since the last Compile
@@ -63,6 +66,13 @@ type namespaceState struct {
 	// retained are policies that were deleted before the pods of a namespace that is being deleted (CVE-2024-7598).
 	// They count until the pods are gone.
 	retained map[string]bool
+	// plans are the blocks of all policies that have rules for pods of this node, by direction. views are those in the
+	// table, without policies over a limit.
+	plans [2]*blockPlan
+	views [2]*blockView
+	// costs are the elements of the used policies as of a pass. Nil: the policies or their pods changed.
+	costs     map[*compiledPolicy]int
+	costsPass int
 }
 
 // An address belongs to pods, or to a sandbox, or to both.
@@ -72,6 +82,7 @@ type address struct {
 	sandbox *Sandbox
 	owner   *pod // the one pod of owners that counts; nil: none, or the pod of the sandbox is not known
 	class   *class
+	ports   []namedClass
 	// policies isolate or judge a pod of this node, by direction, in the order in which they decide. profiles are their
 	// grants. A pod that is not known has neither, and is isolated.
 	isIsolated, isJudged [2]bool
@@ -83,12 +94,12 @@ type address struct {
 func New(node string) *Compiler {
 	return &Compiler{
 		node: node, pods: map[api.Name]*pod{}, namespaces: map[string]*namespaceState{}, addrs: map[netip.Addr]*address{},
-		terms: newTermIndex(), classes: map[string]*class{}, classByNumber: map[Class]*class{},
+		terms: newTermIndex(), classes: map[string]*class{}, classByNumber: map[Class]*class{}, views: map[View]bool{},
 		profiles: [2]map[string]*profile{{}, {}}, rules: map[RuleName]*ruleUse{},
 		limits: limits{MaxPeers, MaxGrants}, usedPolicies: map[*compiledPolicy]bool{}, problems: map[api.Name]string{},
 		sandboxes: map[api.Name]map[*address]bool{}, nodes: map[string]*Node{},
 		table: newTable(), changes: newChanges(),
-		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtyNamespaces: map[*namespaceState]bool{},
+		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtyNamespaces: map[*namespaceState]bool{}, dirtyViews: map[viewKey]bool{},
 		newClasses: map[*class]bool{}, emptyClasses: map[*class]bool{},
 	}
 }
@@ -102,9 +113,9 @@ func (c *Compiler) namespace(name string) *namespaceState {
 	return s
 }
 
-// forget removes a namespace without an object, pods and policies.
+// forget removes a namespace without an object, pods, policies and views.
 func (c *Compiler) forget(s *namespaceState) {
-	if s.object == nil && len(s.pods) == 0 && len(s.policies) == 0 {
+	if s.object == nil && len(s.pods) == 0 && len(s.policies) == 0 && s.views == [2]*blockView{} {
 		delete(c.namespaces, s.name)
 	}
 }
@@ -244,25 +255,28 @@ func (c *Compiler) SetSandbox(a netip.Addr, sandbox *Sandbox) {
 
 // Compile brings the table up to date. It returns the table and the changes since Take.
 func (c *Compiler) Compile() (*Table, *Changes) {
+	c.passes++
 	for at := range c.dirtyAddrs {
 		c.chooseOwner(at)
 	}
 	subjects := c.findSubjects()
 	fresh, stale := c.terms.resolve()
 	c.updateTerms(fresh, stale)
-	if c.terms.blocksChanged {
-		c.terms.blocksChanged = false
-		c.updateBlocks()
+	if c.terms.networksChanged {
+		c.terms.networksChanged = false
+		c.updateNetworks()
 	}
 	for at := range c.dirtyAddrs {
 		c.classify(at)
 	}
 	clear(c.dirtyAddrs)
+	c.planViews()
 	if len(subjects)+len(c.newClasses)+len(c.emptyClasses) > 0 {
 		for at := range c.limitGrants() {
 			subjects[at] = true
 		}
 	}
+	c.updateViews()
 	for at := range subjects {
 		c.updateProfiles(at)
 	}

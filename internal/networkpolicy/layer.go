@@ -57,8 +57,8 @@ func (p *profile) layered(rules []int, k *class, number Class) []Segment {
 	if len(rules) == 0 {
 		return nil
 	}
-	key := []byte{1}
-	if p.covered(number) {
+	key, covered := []byte{1}, p.covered(number) || k != nil && k.named
+	if covered {
 		key[0] = 2
 	}
 	var tiers [3][]Segment // in the order in which the tiers decide
@@ -72,7 +72,7 @@ func (p *profile) layered(rules []int, k *class, number Class) []Segment {
 		}
 		for _, t := range k.terms {
 			if slices.Contains(r.names, t.port) {
-				*some = append(*some, Segment{t.port.proto, t.number, t.number, r.id})
+				*some = append(*some, Segment{t.port.proto, 0, 65535, r.id})
 				key = binary.NativeEndian.AppendUint32(key, uint32(t.sequence)|1<<31)
 			}
 		}
@@ -86,7 +86,7 @@ func (p *profile) layered(rules []int, k *class, number Class) []Segment {
 	for _, tier := range slices.Backward(tiers[:]) {
 		s = layer(tier, s)
 	}
-	keep := s[0] != rest || p.covered(number)
+	keep := s[0] != rest || covered
 	if s = append(s[1:], s[0]); !keep {
 		s = s[:len(s)-1]
 	}

@@ -15,7 +15,7 @@ const (
 	// MaxPeers limits the peers, exceptions of blocks and ports that a namespace's policies may list. A policy counts
 	// as two of them, and ten labels or values in selectors as one.
 	MaxPeers = 4_000
-	// MaxGrants limits the grants to this node's pods: pods x classes of peers x ports.
+	// MaxGrants limits the elements for this node's pods: pods x classes of peers x ports, and prefixes of blocks.
 	MaxGrants = 200_000
 )
 
@@ -27,17 +27,24 @@ type limits struct{ maxPeers, maxGrants int }
 const (
 	policyCost    = 2
 	valuesPerCost = 10
+	// namedBlockCost is the cost of a block of an egress rule with named ports. It is compared with each pod that gives
+	// one of the names.
+	namedBlockCost = 100
 )
 
 // cost is the number of items that a policy lists: itself, peers, exceptions, ports and values of selectors.
 func (p *Policy) cost() (n int) {
 	values := selectorSize(&p.Selector)
-	for _, rules := range p.Rules {
+	for d, rules := range p.Rules {
 		for i := range rules {
 			n += len(rules[i].Peers) + len(rules[i].Ports)
+			named := len(rules[i].portNames(Direction(d))) > 0
 			for _, peer := range rules[i].Peers {
 				if peer.Block != nil {
 					n += len(peer.Block.Except)
+				}
+				if peer.Block != nil && named {
+					n += namedBlockCost
 				}
 				values += selectorSize(peer.Pods) + selectorSize(peer.Namespaces) + selectorSize(peer.Nodes)
 			}
@@ -84,47 +91,121 @@ func cheapestFirst(all []*compiledPolicy, costs map[*compiledPolicy]int) {
 	})
 }
 
-// estimate is a lower bound of a policy's grants to this node's pods.
-func (p *compiledPolicy) estimate() (n int) {
+// grants returns the elements of a policy's rules for this node's pods. used returns the classes that a term includes,
+// and plans are the blocks of the namespace.
+func (p *compiledPolicy) grants(plans [2]*blockPlan, used func(*term) classCount) (n int) {
 	for d := range p.rules {
+		each := 0 // pod
 		for i := range p.rules[d] {
 			r := &p.rules[d][i]
-			peers := 0
-			if r.allAddrs {
-				peers++
-			}
-			if r.anyPod {
-				peers++
-			}
+			peers, named := 0, 0
 			for _, t := range r.terms {
-				peers += t.used
+				n := used(t)
+				peers += n.addrs
+				if len(r.names) > 0 {
+					named += n.ports
+				}
 			}
-			n += p.addrsByDirection[d] * peers * max(1, len(r.Ports))
+			if r.allAddrs || r.anyPod {
+				peers++
+				for _, t := range r.names {
+					named += used(t).ports
+				}
+			}
+			each += peers*max(1, len(r.Ports)) + named
 		}
+		if plan := plans[d]; plan != nil {
+			each += plan.grants[p]
+			n += plan.listed[p]
+		}
+		n += p.addrsByDirection[d] * each
 	}
 	return n
 }
 
+// costsOf returns the elements of a namespace's policies.
+func (c *Compiler) costsOf(s *namespaceState, all []*compiledPolicy) map[*compiledPolicy]int {
+	last := 0 // when the classes of a term changed
+	costs := func(used func(*term) classCount) (costs map[*compiledPolicy]int, sum int) {
+		costs = map[*compiledPolicy]int{}
+		for _, p := range all {
+			costs[p] = p.grants(s.plans, used)
+			sum += costs[p]
+		}
+		return costs, sum
+	}
+	now, sum := costs(func(t *term) classCount { last = max(last, t.changed); return t.used })
+	if sum <= c.limits.maxGrants {
+		return now
+	}
+	if s.costs == nil || last > s.costsPass {
+		s.costs, _ = costs(ownClasses(all))
+		s.costsPass = c.passes
+	}
+	return s.costs
+}
+
+// ownClasses counts classes as policies divide addresses and ports. Selectors of other namespaces, which also divide
+// them, do not count.
+func ownClasses(policies []*compiledPolicy) func(*term) classCount {
+	own := map[*term]bool{}
+	for _, p := range policies {
+		for _, rules := range p.rules {
+			for i := range rules {
+				for _, t := range slices.Concat(rules[i].terms, rules[i].names) {
+					own[t] = true
+				}
+			}
+		}
+	}
+	seen, parts, used := map[*class]bool{}, map[string]bool{}, map[*term]classCount{}
+	for t := range own {
+		for k := range t.classes {
+			if k.refs == 0 || seen[k] {
+				continue
+			}
+			seen[k] = true
+			part := slices.DeleteFunc(slices.Clone(k.terms), func(t *term) bool { return !own[t] })
+			key := classKey(part, k.named)
+			if parts[string(key)] {
+				continue
+			}
+			parts[string(key)] = true
+			for _, t := range part {
+				n := used[t]
+				n.add(k, 1)
+				used[t] = n
+			}
+		}
+	}
+	return func(t *term) classCount { return used[t] }
+}
+
 // limitGrants marks the policies that exceed MaxGrants. It returns the addresses of pods for which a mark changed.
 func (c *Compiler) limitGrants() map[*address]bool {
-	costs, spaces := map[*compiledPolicy]int{}, map[string][]*compiledPolicy{}
+	spaces := map[string][]*compiledPolicy{}
 	for p := range c.usedPolicies {
 		if p.cluster == nil {
-			costs[p] = p.estimate()
 			spaces[p.name.Namespace] = append(spaces[p.name.Namespace], p)
 		}
 	}
 	changed := map[*compiledPolicy]bool{}
-	for _, all := range spaces {
+	for name, all := range spaces {
+		space := c.namespace(name)
+		costs, sum := c.costsOf(space, all), 0
 		cheapestFirst(all, costs)
-		sum := 0
 		for _, p := range all {
 			sum += costs[p]
-			if cut := sum > c.limits.maxGrants; cut != p.overGrants {
-				p.overGrants, changed[p] = cut, true
-				c.changeProblem(p.name, cut, fmt.Sprintf(
-					"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.maxGrants, c.node))
+			cut := sum > c.limits.maxGrants
+			if cut == p.overGrants {
+				continue
 			}
+			p.overGrants, changed[p] = cut, true
+			for d := range p.rules {
+				c.dirtyView(p, Direction(d))
+			}
+			c.changeProblem(p.name, cut, fmt.Sprintf(
+				"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.maxGrants, c.node))
 		}
 	}
 	subjects := map[*address]bool{}

@@ -18,18 +18,22 @@ type compiledPolicy struct {
 	addrs            int // addresses that it isolates, by direction
 	addrsByDirection [2]int
 	rules            [2][]compiledRule
-	cost             int  // peers, exceptions and ports
-	overPeers        bool // it exceeds MaxPeers: it has no rules
-	overGrants       bool // it exceeds MaxGrants: its rules do not count
+	listsBlocks      [2]bool // a rule of the direction has a block
+	cost             int     // peers, exceptions and ports
+	overPeers        bool    // it exceeds MaxPeers: it has no rules
+	overGrants       bool    // it exceeds MaxGrants: its rules do not count
 }
 
 type compiledRule struct {
 	*Rule
+	policy   *compiledPolicy
 	name     RuleName
 	id       RuleID
 	allAddrs bool // all addresses
 	anyPod   bool // a peer is all pods
 	terms    []*term
+	names    []*term  // named ports
+	blocks   []*Block // of a NetworkPolicy
 }
 
 // A ruleUse counts the references to a rule. A policy and its successor may exist at the same time.
@@ -40,7 +44,13 @@ type ruleUse struct {
 
 func (c *Compiler) newPolicy(object *Policy) *compiledPolicy {
 	c.sequence++
-	return &compiledPolicy{name: object.Name, object: object, sequence: c.sequence, cost: object.cost()}
+	p := &compiledPolicy{name: object.Name, object: object, sequence: c.sequence, cost: object.cost()}
+	for d := range object.Rules {
+		p.listsBlocks[d] = slices.ContainsFunc(object.Rules[d], func(r Rule) bool {
+			return slices.ContainsFunc(r.Peers, func(peer Peer) bool { return peer.Block != nil })
+		})
+	}
+	return p
 }
 
 // tier is the policy's.
@@ -68,7 +78,10 @@ func (p *compiledPolicy) eachRule(f func(Direction, int, *Rule, RuleName)) {
 
 // use counts one more address for a policy. The first one adds the policy's rules and terms.
 func (c *Compiler) use(p *compiledPolicy, d Direction) {
-	p.addrsByDirection[d]++
+	c.dirtyCosts(p)
+	if p.addrsByDirection[d]++; p.addrsByDirection[d] == 1 {
+		c.dirtyView(p, d)
+	}
 	if p.addrs++; p.addrs > 1 {
 		return
 	}
@@ -77,27 +90,57 @@ func (c *Compiler) use(p *compiledPolicy, d Direction) {
 		return
 	}
 	p.eachRule(func(d Direction, _ int, rule *Rule, name RuleName) {
-		r := compiledRule{Rule: rule, name: name, id: passRule, allAddrs: len(rule.Peers) == 0 && !rule.NoPeer}
+		r := compiledRule{Rule: rule, policy: p, name: name, id: passRule, allAddrs: len(rule.Peers) == 0 && !rule.NoPeer}
 		if name.Action != Pass {
 			r.id = c.takeRule(name)
 		}
+		names := r.portNames(d)
 		for j := range r.Peers {
-			if r.Peers[j].everyPod() {
-				r.anyPod = true
-				continue
-			}
-			r.terms = append(r.terms, c.terms.peer(p.name.Namespace, &r.Peers[j]))
+			c.usePeer(&r, &r.Peers[j], len(names) > 0)
 		}
-		for _, n := range r.portNames(d) {
-			c.terms.usePort(n)
+		for _, n := range names {
+			r.names = append(r.names, c.terms.usePort(n, &r))
 		}
 		p.rules[d] = append(p.rules[d], r)
 	})
 }
 
+// usePeer adds a peer to a rule.
+func (c *Compiler) usePeer(r *compiledRule, peer *Peer, named bool) {
+	namespace := r.policy.name.Namespace
+	switch {
+	case peer.everyPod():
+		r.anyPod = true
+	case peer.Block == nil || r.policy.cluster != nil:
+		r.terms = append(r.terms, c.terms.peer(namespace, peer))
+	default:
+		r.blocks = append(r.blocks, peer.Block)
+		if named {
+			r.terms = append(r.terms, c.terms.namedBlock(namespace, peer.Block))
+		}
+	}
+}
+
+// dirtyCosts marks the costs of a policy's namespace.
+func (c *Compiler) dirtyCosts(p *compiledPolicy) {
+	if p.cluster == nil {
+		c.namespace(p.name.Namespace).costs = nil
+	}
+}
+
+// dirtyView marks the view that has the blocks of a policy.
+func (c *Compiler) dirtyView(p *compiledPolicy, d Direction) {
+	if p.listsBlocks[d] {
+		c.dirtyViews[viewKey{c.namespace(p.name.Namespace), d}] = true
+	}
+}
+
 // unuse is the inverse of use.
 func (c *Compiler) unuse(p *compiledPolicy, d Direction) {
-	p.addrsByDirection[d]--
+	c.dirtyCosts(p)
+	if p.addrsByDirection[d]--; p.addrsByDirection[d] == 0 {
+		c.dirtyView(p, d)
+	}
 	if p.addrs--; p.addrs > 0 {
 		return
 	}
@@ -109,11 +152,11 @@ func (c *Compiler) unuse(p *compiledPolicy, d Direction) {
 	for d := range p.rules {
 		for i := range p.rules[d] {
 			r := &p.rules[d][i]
+			for _, n := range r.portNames(Direction(d)) {
+				c.terms.dropPort(n, r)
+			}
 			for _, t := range r.terms {
 				c.terms.release(t)
-			}
-			for _, n := range r.portNames(Direction(d)) {
-				c.terms.dropPort(n)
 			}
 			if r.id != passRule {
 				c.releaseRule(r.name)
@@ -194,6 +237,10 @@ type profile struct {
 	byTerm           map[*term][]int
 	grants           map[Class][]Segment
 	users            map[*address]bool
+	// blockRules have blocks in the view of the namespace. blockClasses are the classes of the view in grants.
+	space        *namespaceState
+	blockRules   []int
+	blockClasses map[Class]bool
 	// anyNamed are rules for all pods with named ports. The numbers differ from pod to pod.
 	anyNamed []int
 	memo     map[string][]Segment
@@ -216,6 +263,7 @@ func (c *Compiler) updateProfiles(at *address) {
 			continue
 		}
 		at.profiles[d] = now
+		c.setViewOf(Direction(d), at)
 		if now != nil {
 			now.users[at] = true
 			for k, s := range now.grants {
@@ -287,7 +335,11 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 		return p
 	}
 	p := &profile{key: string(key), direction: d, layers: at.isJudged[d], isolated: at.isIsolated[d],
-		byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
+		byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{},
+		blockClasses: map[Class]bool{}}
+	if at.owner != nil {
+		p.space = at.owner.namespace
+	}
 	for _, policy := range at.policies[d] {
 		for i := range policy.rules[d] {
 			if r := &policy.rules[d][i]; !r.NoPort && !policy.overGrants {
@@ -303,10 +355,11 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 		p.set(AnyAddr, p.layered(p.allAddrs, nil, AnyAddr))
 		p.set(AnyPod, p.layered(merge(p.anyPod, p.allAddrs), nil, AnyPod))
 	default:
-		p.set(AnyAddr, p.segments(p.allAddrs, nil))
-		p.set(AnyPod, p.segments(p.anyPod, nil))
+		p.set(AnyAddr, p.segments(p.allAddrs))
+		p.set(AnyPod, p.segments(p.anyPod))
 	}
 	c.grantClasses(p)
+	c.grantBlocks(p)
 	c.profiles[d][p.key] = p
 	return p
 }
@@ -323,6 +376,9 @@ func (p *profile) add(r *compiledRule, tier Tier, owner *pod) {
 	}
 	if (r.allAddrs || r.anyPod) && len(p.rules[n].names) > 0 {
 		p.anyNamed = append(p.anyNamed, n)
+	}
+	if len(r.blocks) > 0 {
+		p.blockRules = append(p.blockRules, n)
 	}
 	for _, t := range r.terms {
 		p.byTerm[t] = append(p.byTerm[t], n)
@@ -372,52 +428,63 @@ func (c *Compiler) grantClasses(p *profile) {
 	}
 	for _, i := range p.anyNamed {
 		for _, n := range p.rules[i].names {
-			for _, t := range c.terms.ports[n].numbers {
-				add(t)
-			}
+			add(c.terms.ports[n].term)
 		}
 	}
 }
 
-// classSegments returns the segments of a class.
+// classSegments returns the segments of a class. A class of named ports has segments only if a rule has one of its names.
 func (p *profile) classSegments(k *class) []Segment {
+	if k.named {
+		return p.namedSegments(k)
+	}
 	var rules []int
 	for _, t := range k.terms {
 		rules = append(rules, p.byTerm[t]...)
-	}
-	for _, i := range p.anyNamed {
-		if slices.ContainsFunc(k.terms, func(t *term) bool { return slices.Contains(p.rules[i].names, t.port) }) {
-			rules = append(rules, i)
-		}
 	}
 	if p.layers && len(rules) > 0 {
 		return p.layeredClass(rules, k)
 	}
 	slices.Sort(rules)
-	return p.segments(slices.Compact(rules), k)
+	return p.segments(slices.Compact(rules))
 }
 
-// segments unites the ports of some rules. The class k gives named ports their numbers. If k is nil, named ports do not
-// count.
-func (p *profile) segments(rules []int, k *class) []Segment {
+// namedSegments returns the segments of a class of named ports. A rule with a name of the class decides about all
+// ports, because only packets to a port with the name have the class.
+func (p *profile) namedSegments(k *class) []Segment {
+	if p.direction == Ingress {
+		return nil // the pod itself gives the numbers: resolve
+	}
+	var rules []int
+	for _, t := range k.terms {
+		rules = append(rules, p.byTerm[t]...)
+	}
+	rules = merge(rules, p.anyNamed)
+	named := slices.DeleteFunc(slices.Clone(rules), func(i int) bool { return !p.rules[i].isNamedIn(k) })
+	switch {
+	case len(named) == 0:
+		return nil
+	case p.layers:
+		return p.layeredClass(rules, k)
+	}
+	return []Segment{{Last: 65535, Rule: p.rules[named[0]].id}}
+}
+
+// isNamedIn reports whether a rule has a name of a class.
+func (r *profileRule) isNamedIn(k *class) bool {
+	return slices.ContainsFunc(k.terms, func(t *term) bool { return slices.Contains(r.names, t.port) })
+}
+
+// segments unites the ports of some rules. Named ports do not count.
+func (p *profile) segments(rules []int) []Segment {
 	if len(rules) == 0 {
 		return nil
 	}
 	var all []Segment
 	var key []byte
 	for _, i := range rules {
-		r := &p.rules[i]
 		key = binary.NativeEndian.AppendUint32(key, uint32(i))
-		all = append(all, r.ports...)
-		if k == nil {
-			continue
-		}
-		for _, t := range k.terms {
-			if slices.Contains(r.names, t.port) {
-				all = append(all, Segment{t.port.proto, t.number, t.number, r.id})
-				key = binary.NativeEndian.AppendUint32(key, uint32(t.sequence)|1<<31)
-			}
-		}
+		all = append(all, p.rules[i].ports...)
 	}
 	s, ok := p.memo[string(key)]
 	if !ok {

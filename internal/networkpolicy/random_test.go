@@ -53,13 +53,16 @@ func replay(t *testing.T, to, want *networkpolicy.Table, ch *networkpolicy.Chang
 	apply(t, to.Classes, ch.Classes)
 	apply(t, to.Rules, ch.Rules)
 	apply(t, to.Sandboxes, ch.Sandboxes)
+	apply(t, to.Ports, ch.Ports)
+	apply(t, to.Prefixes, ch.Prefixes)
 	for d := range to.Isolated {
 		apply(t, to.Isolated[d], ch.Isolated[d])
 		apply(t, to.Cluster[d], ch.Cluster[d])
 		apply(t, to.Grants[d], ch.Grants[d])
+		apply(t, to.Views[d], ch.Views[d])
 	}
-	if ch.Blocks || len(to.Blocks)+len(want.Blocks) == 0 {
-		to.Blocks = want.Blocks
+	if ch.Networks || len(to.Networks)+len(want.Networks) == 0 {
+		to.Networks = want.Networks
 	}
 	if !reflect.DeepEqual(to, want) {
 		t.Fatalf("after the changes the table is\n%+v\nwant\n%+v", to, want)
@@ -116,8 +119,8 @@ func TestRandom(t *testing.T) {
 		}
 		want, _ := policytest.Compiler("here", &w.Cluster).Compile()
 		have, _ := c.Compile()
-		if len(have.Blocks)+len(want.Blocks) == 0 {
-			have.Blocks = want.Blocks
+		if len(have.Networks)+len(want.Networks) == 0 {
+			have.Networks = want.Networks
 		}
 		if !reflect.DeepEqual(have, want) {
 			t.Fatalf("after many steps\n%+v\nat once\n%+v", have, want)

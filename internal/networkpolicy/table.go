@@ -86,6 +86,13 @@ type Target struct {
 	Peer  Class
 }
 
+// A PodPort is a port of a pod's address.
+type PodPort struct {
+	Addr  netip.Addr
+	Proto api.Proto
+	Port  uint16
+}
+
 // A Range is a range of addresses of one family. To is included.
 type Range struct {
 	From, To netip.Addr
@@ -94,9 +101,15 @@ type Range struct {
 
 // A Table is the wanted state of a node. A nil Table allows everything.
 type Table struct {
-	// Classes has the addresses of all pods. Blocks has the other addresses with a class, sorted and disjoint.
-	Classes map[netip.Addr]Class
-	Blocks  []Range
+	// Classes has the addresses of all pods. Networks has the other addresses in networks or of nodes that
+	// ClusterNetworkPolicies list, sorted and disjoint. Ports has named ports of pods that egress rules use.
+	Classes  map[netip.Addr]Class
+	Networks []Range
+	Ports    map[PodPort]Class
+	// Views has the pods of this node whose NetworkPolicies list blocks. The longest prefix of a peer in the view has
+	// the class of the peer. It counts if the other classes of the peer do not decide.
+	Views    [2]map[netip.Addr]View
+	Prefixes map[ViewPrefix]Class
 	// Isolated has the pods of this node that a NetworkPolicy isolates, and pods that are not known yet.
 	Isolated [2]map[netip.Addr]bool
 	// Cluster has the pods of this node for which a ClusterNetworkPolicy has rules. Pods that are not known yet are
@@ -111,9 +124,11 @@ type Table struct {
 }
 
 func newTable() *Table {
-	t := &Table{Classes: map[netip.Addr]Class{}, Rules: map[RuleID]RuleName{}, Sandboxes: map[netip.Addr]Sandbox{}}
+	t := &Table{Classes: map[netip.Addr]Class{}, Rules: map[RuleID]RuleName{}, Sandboxes: map[netip.Addr]Sandbox{},
+		Ports: map[PodPort]Class{}, Prefixes: map[ViewPrefix]Class{}}
 	for d := range t.Isolated {
 		t.Isolated[d], t.Cluster[d], t.Grants[d] = map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[Target][]Segment{}
+		t.Views[d] = map[netip.Addr]View{}
 	}
 	return t
 }
@@ -123,12 +138,12 @@ func (t *Table) ClassOf(a netip.Addr) Class {
 	if c, ok := t.Classes[a]; ok {
 		return c
 	}
-	i, found := slices.BinarySearchFunc(t.Blocks, a, func(r Range, a netip.Addr) int { return r.From.Compare(a) })
+	i, found := slices.BinarySearchFunc(t.Networks, a, func(r Range, a netip.Addr) int { return r.From.Compare(a) })
 	if !found {
 		i--
 	}
-	if i >= 0 && t.Blocks[i].To.BitLen() == a.BitLen() && t.Blocks[i].To.Compare(a) >= 0 {
-		return t.Blocks[i].Class
+	if i >= 0 && t.Networks[i].To.BitLen() == a.BitLen() && t.Networks[i].To.Compare(a) >= 0 {
+		return t.Networks[i].Class
 	}
 	return AnyAddr
 }
@@ -192,15 +207,38 @@ func (t *Table) verdict(d Direction, local, peer netip.Addr, p Packet) (v Verdic
 	if class&PodClass == 0 {
 		rungs = []Class{class, AnyAddr}
 	}
+	if named := t.Ports[PodPort{peer, p.Proto, p.Port}]; d == Egress && named != 0 {
+		rungs = append([]Class{named}, rungs...)
+	}
 	for _, c := range rungs {
-		for _, s := range t.Grants[d][Target{local, c}] {
-			if s.Proto == 0 || s.Proto == p.Proto && s.First <= p.Port && p.Port <= s.Last {
-				v.Rule = s.Rule
-				return v
-			}
+		if v.Rule = t.rule(d, local, c, p); v.Rule != 0 {
+			break
 		}
 	}
+	if view := t.Views[d][local]; view != 0 && (v.Rule == 0 || v.Rule == IsolatedEgress || v.Rule == IsolatedIngress) {
+		v.Rule = cmp.Or(t.rule(d, local, t.blockClass(view, peer), p), v.Rule)
+	}
 	return v
+}
+
+// rule returns the rule that decides about a packet in a class, or 0.
+func (t *Table) rule(d Direction, local netip.Addr, c Class, p Packet) RuleID {
+	for _, s := range t.Grants[d][Target{local, c}] {
+		if s.Proto == 0 || s.Proto == p.Proto && s.First <= p.Port && p.Port <= s.Last {
+			return s.Rule
+		}
+	}
+	return 0
+}
+
+// blockClass returns the class of an address in a view, or 0.
+func (t *Table) blockClass(v View, a netip.Addr) Class {
+	for _, bits := range Lengths(a.BitLen()) {
+		if c := t.Prefixes[ViewPrefix{v, netip.PrefixFrom(a, bits).Masked()}]; c != 0 {
+			return c
+		}
+	}
+	return 0
 }
 
 // RuleOf returns the name of the rule of a verdict. The zero name: no rule decided.

@@ -3,14 +3,12 @@ package networkpolicy
 import (
 	"cmp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A term is a condition on an address that rules of this node have. The address is a pod that a peer selects, or is in
-// a block, or belongs to a pod that gives a port name a number.
+// A term is a condition on an address that rules of this node have: it is a pod's that a peer selects, it is in a
+// network, or a port of the address has a name. Blocks of NetworkPolicies are in views instead (blocks.go).
 type term struct {
 	key      string
 	sequence int
@@ -22,13 +20,25 @@ type term struct {
 	pods       *api.Selector // nil: all
 	block      *Block
 	nodes      *api.Selector // addresses of the nodes that it selects
-	// About a port: the number that pods give to the name.
-	port   portName
-	number uint16
+	port       portName      // ports with this name
 
 	classes map[*class]bool // that the term includes
-	used    int             // of those, that an address has
+	used    classCount      // of those, that are in use
+	changed int             // when used changed last: Compiler.passes
 }
+
+// A classCount counts classes of addresses, and of named ports.
+type classCount struct{ addrs, ports int }
+
+func (n *classCount) add(k *class, by int) {
+	if k.named {
+		n.ports += by
+	} else {
+		n.addrs += by
+	}
+}
+
+func (t *term) isName() bool { return t.port.name != "" }
 
 // A portName is a named port. Its number differs from pod to pod.
 type portName struct {
@@ -56,25 +66,33 @@ type termIndex struct {
 	sequence    int
 	byNamespace map[string]map[*term]bool // about pods of one namespace
 	wide        map[*term]bool            // about pods of several
-	blocks      map[*term]bool            // also terms about nodes
+	networks    map[*term]bool            // about networks and nodes
+	namedBlocks map[*term]bool            // blocks of NetworkPolicies, about named ports only
 	ports       map[portName]*portUse
 	newTerms    map[*term]bool // not yet answered for any pod
 	stale       map[*term]bool // without a rule, may be
-	// freshPorts are names that came into use or went out of use.
-	freshPorts    map[portName]bool
-	blocksChanged bool
-	nodes         int // how many of blocks are about nodes
+	// freshPorts are names that other pods than before need.
+	freshPorts      map[portName]bool
+	networksChanged bool
+	nodes           int // how many of networks are about nodes
 }
 
-// A portUse is a named port that rules use, with the numbers that pods give to it.
+// A portUse is a named port in egress rules. The pods of its terms need the name, or all pods if anyPod is not 0.
 type portUse struct {
-	refs    int
-	numbers map[uint16]*term
+	term   *term
+	anyPod int
+	terms  map[*term]int
+}
+
+// needs reports whether a rule with the name includes a pod with some terms.
+func (u *portUse) needs(terms []*term) bool {
+	return u != nil && (u.anyPod > 0 || slices.ContainsFunc(terms, func(t *term) bool { return u.terms[t] > 0 }))
 }
 
 func newTermIndex() termIndex {
 	return termIndex{
-		byKey: map[string]*term{}, byNamespace: map[string]map[*term]bool{}, wide: map[*term]bool{}, blocks: map[*term]bool{},
+		byKey: map[string]*term{}, byNamespace: map[string]map[*term]bool{}, wide: map[*term]bool{},
+		networks: map[*term]bool{}, namedBlocks: map[*term]bool{},
 		ports: map[portName]*portUse{}, newTerms: map[*term]bool{}, stale: map[*term]bool{}, freshPorts: map[portName]bool{},
 	}
 }
@@ -86,12 +104,7 @@ func (x *termIndex) peer(namespace string, p *Peer) *term {
 	case p.Nodes != nil:
 		t.key = "nodes|" + p.Nodes.String()
 	case p.Block != nil:
-		except := make([]string, len(p.Block.Except))
-		for i, e := range p.Block.Except {
-			except[i] = e.String()
-		}
-		slices.Sort(except)
-		t.key = "block|" + p.Block.CIDR.String() + "|" + strings.Join(except, ",")
+		t.key = "network|" + blockKey(p.Block)
 	case p.Namespaces == nil:
 		t.namespace = namespace
 		t.key = "own|" + namespace + "|" + selectorKey(p.Pods)
@@ -120,8 +133,10 @@ func (x *termIndex) add(t *term) *term {
 	t.sequence, t.refs, t.classes = x.sequence, 1, map[*class]bool{}
 	x.byKey[t.key] = t
 	switch {
+	case t.block != nil && t.namespace != "":
+		x.namedBlocks[t] = true
 	case t.block != nil || t.nodes != nil:
-		x.blocks[t], x.blocksChanged = true, true
+		x.networks[t], x.networksChanged = true, true
 		if t.nodes != nil {
 			x.nodes++
 		}
@@ -143,32 +158,47 @@ func (x *termIndex) release(t *term) {
 	}
 }
 
-// usePort and dropPort count the rules with a named port.
-func (x *termIndex) usePort(n portName) {
+// namedBlock returns the term for a block of a rule with named ports, with one reference more.
+func (x *termIndex) namedBlock(namespace string, b *Block) *term {
+	return x.add(&term{key: "block|" + namespace + "|" + blockKey(b), namespace: namespace, block: b})
+}
+
+// usePort counts a rule with a named port, and returns the term for the name.
+func (x *termIndex) usePort(n portName, r *compiledRule) *term {
+	t := x.add(&term{key: "port|" + n.name + "|" + n.proto.String(), port: n})
 	u := x.ports[n]
 	if u == nil {
-		u = &portUse{numbers: map[uint16]*term{}}
+		u = &portUse{term: t, terms: map[*term]int{}}
 		x.ports[n] = u
-		x.freshPorts[n] = true
 	}
-	u.refs++
-}
-
-func (x *termIndex) dropPort(n portName) {
-	if x.ports[n].refs--; x.ports[n].refs == 0 {
-		x.freshPorts[n] = true
-	}
-}
-
-// number returns the term for a number of a named port.
-func (x *termIndex) number(n portName, number uint16) *term {
-	u := x.ports[n]
-	if t := u.numbers[number]; t != nil {
-		return t
-	}
-	t := x.add(&term{key: "port|" + n.name + "|" + n.proto.String() + "|" + strconv.Itoa(int(number)), port: n, number: number})
-	u.numbers[number] = t
+	x.countPort(u, r, 1)
 	return t
+}
+
+// dropPort is the inverse of usePort.
+func (x *termIndex) dropPort(n portName, r *compiledRule) {
+	u := x.ports[n]
+	x.countPort(u, r, -1)
+	x.release(u.term)
+}
+
+func (x *termIndex) countPort(u *portUse, r *compiledRule, by int) {
+	change := func(was, now int) {
+		if (was == 0) != (now == 0) {
+			x.freshPorts[u.term.port] = true
+		}
+	}
+	if r.anyPod || r.allAddrs {
+		u.anyPod += by
+		change(u.anyPod-by, u.anyPod)
+	}
+	for _, t := range r.terms {
+		was := u.terms[t]
+		if u.terms[t] = was + by; was+by == 0 {
+			delete(u.terms, t)
+		}
+		change(was, was+by)
+	}
 }
 
 // resolve removes the terms without rules. It returns them, and the new terms that no pod has been compared with.
@@ -182,25 +212,20 @@ func (x *termIndex) resolve() (fresh, stale map[*term]bool) {
 		delete(x.byKey, t.key)
 		delete(x.newTerms, t)
 		delete(x.wide, t)
+		delete(x.namedBlocks, t)
+		if t.isName() {
+			delete(x.ports, t.port)
+		}
 		delete(x.byNamespace[t.namespace], t)
 		if len(x.byNamespace[t.namespace]) == 0 {
 			delete(x.byNamespace, t.namespace)
 		}
-		if x.blocks[t] {
-			delete(x.blocks, t)
-			x.blocksChanged = true
+		if x.networks[t] {
+			delete(x.networks, t)
+			x.networksChanged = true
 			if t.nodes != nil {
 				x.nodes--
 			}
-		}
-	}
-	for n := range x.freshPorts {
-		if u := x.ports[n]; u != nil && u.refs == 0 {
-			for _, t := range u.numbers {
-				stale[t] = true
-				delete(x.byKey, t.key)
-			}
-			delete(x.ports, n)
 		}
 	}
 	fresh = x.newTerms
@@ -223,8 +248,11 @@ func (c *Compiler) updateTerms(fresh, stale map[*term]bool) {
 	}
 	if len(ports) > 0 || len(wide) > 0 || len(stale) > 0 || len(own) > 0 {
 		for _, p := range c.pods {
+			if slices.ContainsFunc(p.Ports, func(port api.NamedPort) bool { return ports[portName{port.Name, port.Proto}] }) {
+				c.dirtyAddrsOf(p)
+			}
 			if !c.dirtyPods[p] {
-				c.amendTerms(p, wide, own[p.namespace.name], stale, ports)
+				c.amendTerms(p, wide, own[p.namespace.name], stale)
 			}
 		}
 	}
@@ -235,7 +263,7 @@ func (c *Compiler) updateTerms(fresh, stale map[*term]bool) {
 }
 
 // amendTerms changes the terms of a pod that is unchanged itself.
-func (c *Compiler) amendTerms(p *pod, wide map[*term]bool, own []*term, stale map[*term]bool, ports map[portName]bool) {
+func (c *Compiler) amendTerms(p *pod, wide map[*term]bool, own []*term, stale map[*term]bool) {
 	var more []*term
 	for t := range wide {
 		if t.includes(p) {
@@ -245,11 +273,6 @@ func (c *Compiler) amendTerms(p *pod, wide map[*term]bool, own []*term, stale ma
 	for _, t := range own {
 		if t.includes(p) {
 			more = append(more, t)
-		}
-	}
-	for _, port := range p.Ports {
-		if n := (portName{port.Name, port.Proto}); ports[n] && c.terms.ports[n] != nil {
-			more = append(more, c.terms.number(n, port.Number))
 		}
 	}
 	gone := len(stale) > 0 && slices.ContainsFunc(p.terms, func(t *term) bool { return stale[t] })
@@ -276,11 +299,6 @@ func (c *Compiler) termsOf(p *pod) (all []*term) {
 			all = append(all, t)
 		}
 	}
-	for _, port := range p.Ports {
-		if n := (portName{port.Name, port.Proto}); c.terms.ports[n] != nil {
-			all = append(all, c.terms.number(n, port.Number))
-		}
-	}
 	return all
 }
 
@@ -291,6 +309,11 @@ func (c *Compiler) setTerms(p *pod, terms []*term) {
 		return
 	}
 	p.terms = terms
+	c.dirtyAddrsOf(p)
+}
+
+// dirtyAddrsOf marks the addresses of a pod.
+func (c *Compiler) dirtyAddrsOf(p *pod) {
 	for _, a := range p.Addrs {
 		c.dirtyAddrs[c.addrs[a]] = true
 	}

@@ -40,10 +40,10 @@ func (t *Table) Denied(ctx context.Context) (all Counts, err error) {
 // DeniedLately returns first packets that a direction of this node's pods denied in the last half minute. It knows only
 // protocols with ports, and at most 1,024 packets of each family.
 func (t *Table) DeniedLately(ctx context.Context, d networkpolicy.Direction) (all []networkpolicy.Packet, err error) {
-	for _, f := range families {
-		err := t.table.Elements(ctx, "denied-"+d.String()+f["Name"], func(e nft.Element) error {
+	for _, f := range suffixes {
+		err := t.table.Elements(ctx, "denied-"+d.String()+f, func(e nft.Element) error {
 			n := 4
-			if f["Name"] == "6" {
+			if f == "6" {
 				n = 16
 			}
 			if len(e.Key) < 2*n+8 {

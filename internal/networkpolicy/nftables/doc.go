@@ -1,7 +1,7 @@
 // Package nftables writes a networkpolicy.Table to the kernel. One constant nf_tables program decides, and its elements
 // are the table.
 //
-//	networkpolicy.Table ─ Sync ─→ pod-classes4, block-classes4, isolated-egress4, egress4, … ← packets
+//	networkpolicy.Table ─ Sync ─→ pod-classes4, network-classes4, views-egress4, egress4, … ← packets
 //	Sandboxes           ←─ Adopt ─ sandboxes4
 //
 // The package encapsulates the bytes of elements and the order of writes. It promises:

@@ -35,6 +35,8 @@ func (e element) write(add bool) nft.Write {
 	switch e.set {
 	case "rejections":
 		w.Goto = "refused"
+	case "block-decisions":
+		w.Goto = "allowed"
 	case "decisions":
 		w.Goto = "allowed"
 		if networkpolicy.RuleID(binary.NativeEndian.Uint32([]byte(e.key))).Denies() {
@@ -50,6 +52,19 @@ func (e element) write(add bool) nft.Write {
 
 func classElement(a netip.Addr, k networkpolicy.Class) element {
 	return element{set: "pod-classes" + family(a), key: string(a.AsSlice()), data: string(number(k))}
+}
+
+func portElement(p networkpolicy.PodPort, k networkpolicy.Class) element {
+	return element{set: "port-classes" + family(p.Addr), key: portKey(p.Addr.AsSlice(), p.Proto, p.Port), data: string(number(k))}
+}
+
+func viewElement(d networkpolicy.Direction, a netip.Addr, v networkpolicy.View) element {
+	return element{set: "views-" + d.String() + family(a), key: string(a.AsSlice()), data: string(number(v))}
+}
+
+func prefixElement(p networkpolicy.ViewPrefix, k networkpolicy.Class) element {
+	key := append(p.Prefix.Addr().AsSlice(), number(p.View|networkpolicy.View(p.Prefix.Bits()))...)
+	return element{set: "block-classes" + family(p.Prefix.Addr()), key: string(key), data: string(number(k))}
 }
 
 func isolatedElement(d networkpolicy.Direction, a netip.Addr) element {
@@ -90,9 +105,14 @@ func portKey(key []byte, proto api.Proto, port uint16) string {
 // maxComment is the length of a comment, in bytes, that every kernel keeps.
 const maxComment = 192
 
-func ruleElement(id networkpolicy.RuleID, n networkpolicy.RuleName) element {
+// ruleElements returns the elements of a rule: in decisions, and in block-decisions if the rule can have blocks in views.
+func ruleElements(id networkpolicy.RuleID, n networkpolicy.RuleName) []element {
 	text := n.String()
-	return element{set: "decisions", key: string(number(id)), comment: text[:min(len(text), maxComment)]}
+	e := element{set: "decisions", key: string(number(id)), comment: text[:min(len(text), maxComment)]}
+	if n.Tier != networkpolicy.Namespaced || id.Denies() {
+		return []element{e}
+	}
+	return []element{e, {set: "block-decisions", key: e.key, comment: e.comment}}
 }
 
 // sandboxElement records the pod of an address. It leaves out a pod name that is too long, and the next agent finds the
@@ -111,7 +131,7 @@ func parseSandbox(comment string) networkpolicy.Sandbox {
 	return networkpolicy.Sandbox{Pod: api.Name{Namespace: namespace, Name: pod}, UID: fields[1], Container: fields[2]}
 }
 
-// wantedElements calls f for all elements of a table except blocks, in the order of writing: first elements that let
+// wantedElements calls f for all elements of a table except networks, in the order of writing: first elements that let
 // packets pass, then elements that stop them.
 func (t *Table) wantedElements(want *networkpolicy.Table, f func(element)) {
 	if t.Reject {
@@ -120,7 +140,9 @@ func (t *Table) wantedElements(want *networkpolicy.Table, f func(element)) {
 		}
 	}
 	for id, n := range want.Rules {
-		f(ruleElement(id, n))
+		for _, e := range ruleElements(id, n) {
+			f(e)
+		}
 	}
 	for a, s := range want.Sandboxes {
 		f(sandboxElement(a, s))
@@ -134,6 +156,17 @@ func (t *Table) wantedElements(want *networkpolicy.Table, f func(element)) {
 	}
 	for a, k := range want.Classes {
 		f(classElement(a, k))
+	}
+	for p, k := range want.Ports {
+		f(portElement(p, k))
+	}
+	for p, k := range want.Prefixes {
+		f(prefixElement(p, k))
+	}
+	for d := range want.Views {
+		for a, v := range want.Views[d] {
+			f(viewElement(networkpolicy.Direction(d), a, v))
+		}
 	}
 	for a := range want.Isolated[networkpolicy.Egress] {
 		f(selfElement(a))

@@ -20,9 +20,35 @@ var source string
 // comment is the comment of each rule: the program's file.
 const comment = "policy.nft"
 
-type object = map[string]string
+type object = map[string]any
 
-var families = []object{{"Name": "4", "IP": "ip", "Type": "ipv4_addr"}, {"Name": "6", "IP": "ip6", "Type": "ipv6_addr"}}
+var families = []object{
+	{"Name": "4", "IP": "ip", "Type": "ipv4_addr", "Proto": "ipv4", "Lengths": lengths(32)},
+	{"Name": "6", "IP": "ip6", "Type": "ipv6_addr", "Proto": "ipv6", "Lengths": lengths(128)},
+}
+
+// suffixes of the sets for an address family.
+var suffixes = []string{"4", "6"}
+
+// lengths returns how the program masks an address and a view for each length of a prefix.
+func lengths(bits int) (all []object) {
+	for _, n := range networkpolicy.Lengths(bits) {
+		raw := make([]byte, bits/8)
+		for i := range n {
+			raw[i/8] |= 0x80 >> (i % 8)
+		}
+		mask, _ := netip.AddrFromSlice(raw)
+		o := object{"Mask": fmt.Sprint(" & ", mask), "View": fmt.Sprintf("(meta priority & 0xffffff00 | %#x)", n)}
+		if n == bits {
+			o["Mask"] = ""
+		}
+		if n == 0 {
+			o["View"] = "meta priority"
+		}
+		all = append(all, o)
+	}
+	return all
+}
 
 // program returns the kernel's program. With reject it rejects denied packets instead of dropping them.
 func program(reject bool) *nft.Ruleset {
@@ -31,7 +57,7 @@ func program(reject bool) *nft.Ruleset {
 		"Comment": comment, "Priority": numbers.HookPolicy, "InputPriority": numbers.HookPolicyInput, "Families": families,
 		"Proxy":      fmt.Sprintf("%#x", numbers.MarkUserspace),
 		"Challenge":  classid(uint32(numbers.PriorityChallenge)),
-		"Directions": []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3", "Isolated": classid(networkpolicy.IsolatedEgress)}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4", "Isolated": classid(networkpolicy.IsolatedIngress)}},
+		"Directions": []object{{"Name": "egress", "Named": true, "Local": "saddr", "Peer": "daddr", "Denied": "0:3", "Isolated": classid(networkpolicy.IsolatedEgress)}, {"Name": "ingress", "Named": false, "Local": "daddr", "Peer": "saddr", "Denied": "0:4", "Isolated": classid(networkpolicy.IsolatedIngress)}},
 		"Rungs": []object{
 			{"If": "", "Set": ""},
 			{"If": "meta priority 0:2", "Set": "meta priority >= 8000:0 meta priority set 0:2"},
@@ -50,9 +76,9 @@ type Table struct {
 
 	table *nft.Table
 	watch *nft.Watch
-	// synced means that the kernel holds the table of the last Sync. blocks are the ranges of that table.
-	synced bool
-	blocks []networkpolicy.Range
+	// synced means that the kernel holds the table of the last Sync. networks are the ranges of that table.
+	synced   bool
+	networks []networkpolicy.Range
 	// rangeOrder is the byte order of a class in keys of ranges.
 	rangeOrder binary.AppendByteOrder
 }
@@ -103,8 +129,8 @@ func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]networkpolicy.Sandbox
 		return nil, fmt.Errorf("load the rules of NetworkPolicies: %w", err)
 	}
 	all := map[netip.Addr]networkpolicy.Sandbox{}
-	for _, f := range families {
-		err := t.table.Elements(ctx, "sandboxes"+f["Name"], func(e nft.Element) error {
+	for _, f := range suffixes {
+		err := t.table.Elements(ctx, "sandboxes"+f, func(e nft.Element) error {
 			if a, ok := netip.AddrFromSlice(e.Key); ok {
 				all[a] = parseSandbox(e.Comment)
 			}
@@ -143,7 +169,7 @@ func (t *Table) Sync(ctx context.Context, want *networkpolicy.Table, changes *ne
 	if err = t.table.Commit(ctx, nil, ws); err == nil {
 		err = t.watch.End(ctx, false)
 	}
-	t.blocks = want.Blocks
+	t.networks = want.Networks
 	return len(ws), err
 }
 
@@ -161,7 +187,7 @@ func (t *Table) restore(ctx context.Context, want *networkpolicy.Table) (written
 		written = len(ws)
 		return t.table.Commit(ctx, t.addVerdicts, ws)
 	})
-	t.synced, t.blocks = err == nil, want.Blocks
+	t.synced, t.networks = err == nil, want.Networks
 	return written, err
 }
 
@@ -187,7 +213,7 @@ func (t *Table) readOrder(ctx context.Context) error {
 }
 
 // ruleCount is the number of rules of the program.
-const ruleCount = 1 + (1 + 2 + 2 + 4 + 2) + 4*(3+3*3+2+2) + (4 + 8) + (3 + 2)
+const ruleCount = 1 + (1 + 2 + 4 + 1) + (2 + 4 + 2) + 4*(3+3*3+2+2) + 2*5 + 4*(2+3+1) + 2*(9+33) + (4 + 8) + (3 + 2)
 
 // rejectRuleCount is the number of further rules of the program that rejects.
 const rejectRuleCount = (1 + 2) + 1 + (2 + 8 + 1) + 1

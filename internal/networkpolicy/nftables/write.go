@@ -15,9 +15,13 @@ func (t *Table) changed(want *networkpolicy.Table, ch *networkpolicy.Changes) (w
 	var last []nft.Write // rules that are gone
 	for id, c := range ch.Rules {
 		if c.To == (networkpolicy.RuleName{}) {
-			last = append(last, ruleElement(id, c.From).write(false))
-		} else {
-			ws = append(ws, ruleElement(id, c.To).write(true))
+			for _, e := range ruleElements(id, c.From) {
+				last = append(last, e.write(false))
+			}
+			continue
+		}
+		for _, e := range ruleElements(id, c.To) {
+			ws = append(ws, e.write(true))
 		}
 	}
 	for a, c := range ch.Sandboxes {
@@ -31,8 +35,20 @@ func (t *Table) changed(want *networkpolicy.Table, ch *networkpolicy.Changes) (w
 	for a, c := range ch.Classes {
 		ws = replace(ws, classElement(a, c.From), classElement(a, c.To), c.From != 0, c.To != 0)
 	}
-	if ch.Blocks {
-		ws = append(ws, replaceBlocks(t.blocks, want.Blocks)...)
+	for p, c := range ch.Ports {
+		ws = replace(ws, portElement(p, c.From), portElement(p, c.To), c.From != 0, c.To != 0)
+	}
+	for p, c := range ch.Prefixes {
+		ws = replace(ws, prefixElement(p, c.From), prefixElement(p, c.To), c.From != 0, c.To != 0)
+	}
+	for d := range ch.Views {
+		for a, c := range ch.Views[d] {
+			d := networkpolicy.Direction(d)
+			ws = replace(ws, viewElement(d, a, c.From), viewElement(d, a, c.To), c.From != 0, c.To != 0)
+		}
+	}
+	if ch.Networks {
+		ws = append(ws, replaceNetworks(t.networks, want.Networks)...)
 	}
 	ws = isolate(ws, want, ch)
 	return append(ws, last...)
@@ -99,8 +115,8 @@ func isolate(ws []nft.Write, want *networkpolicy.Table, ch *networkpolicy.Change
 	return ws
 }
 
-// replaceBlocks writes the ranges that differ. It deletes before it adds, because ranges must not overlap.
-func replaceBlocks(was, is []networkpolicy.Range) (ws []nft.Write) {
+// replaceNetworks writes the ranges that differ. It deletes before it adds, because ranges must not overlap.
+func replaceNetworks(was, is []networkpolicy.Range) (ws []nft.Write) {
 	gone, kept := map[networkpolicy.Range]bool{}, map[networkpolicy.Range]bool{}
 	for _, r := range was {
 		gone[r] = true
@@ -110,19 +126,19 @@ func replaceBlocks(was, is []networkpolicy.Range) (ws []nft.Write) {
 	}
 	for _, r := range was {
 		if !kept[r] {
-			ws = append(ws, blockWrite(r, false))
+			ws = append(ws, networkWrite(r, false))
 		}
 	}
 	for _, r := range is {
 		if !gone[r] {
-			ws = append(ws, blockWrite(r, true))
+			ws = append(ws, networkWrite(r, true))
 		}
 	}
 	return ws
 }
 
-func blockWrite(r networkpolicy.Range, add bool) nft.Write {
-	w := nft.Write{Set: "block-classes" + family(r.From), Key: r.From.AsSlice(), Add: add, Del: !add}
+func networkWrite(r networkpolicy.Range, add bool) nft.Write {
+	w := nft.Write{Set: "network-classes" + family(r.From), Key: r.From.AsSlice(), Add: add, Del: !add}
 	if next := r.To.Next(); next.IsValid() {
 		w.End = next.AsSlice()
 	}
@@ -141,7 +157,7 @@ func (t *Table) differences(ctx context.Context, want *networkpolicy.Table) (ws 
 			if el.last == el.key {
 				el.last = "" // another program wrote an exact port into a map of ranges
 			}
-			if set == "decisions" || set == "rejections" {
+			if set == "decisions" || set == "block-decisions" || set == "rejections" {
 				el.data = ""
 			}
 			have[el.id()] = el
@@ -159,7 +175,7 @@ func (t *Table) differences(ctx context.Context, want *networkpolicy.Table) (ws 
 			adds = replace(adds, old, e, had, true)
 		}
 	})
-	var ranges, blocks []nft.Write
+	var ranges, networks []nft.Write
 	for _, e := range have {
 		if e.last != "" {
 			ranges = append(ranges, e.write(false))
@@ -167,36 +183,36 @@ func (t *Table) differences(ctx context.Context, want *networkpolicy.Table) (ws 
 			gone = append(gone, e.write(false))
 		}
 	}
-	had, err := t.readBlocks(ctx)
+	had, err := t.readNetworks(ctx)
 	if err != nil {
 		return nil, err
 	}
-	blocks = replaceBlocks(had, want.Blocks)
-	return slices.Concat(ranges, blocks, adds, gone), nil
+	networks = replaceNetworks(had, want.Networks)
+	return slices.Concat(ranges, networks, adds, gone), nil
 }
 
-// sets returns the names of all sets except blocks.
+// sets returns the names of all sets except networks.
 func (t *Table) sets() []string {
-	all := []string{"decisions"}
+	all := []string{"decisions", "block-decisions"}
 	if t.Reject {
 		all = append(all, "rejections")
 	}
-	for _, f := range []string{"4", "6"} {
-		all = append(all, "pod-classes"+f, "sandboxes"+f, "self"+f)
+	for _, f := range suffixes {
+		all = append(all, "pod-classes"+f, "port-classes"+f, "block-classes"+f, "sandboxes"+f, "self"+f)
 		for _, d := range []networkpolicy.Direction{networkpolicy.Egress, networkpolicy.Ingress} {
 			name := d.String()
-			all = append(all, "isolated-"+name+f, "cluster-"+name+f, name+f, name+"-ranges"+f, name+"-all"+f)
+			all = append(all, "isolated-"+name+f, "cluster-"+name+f, "views-"+name+f, name+f, name+"-ranges"+f, name+"-all"+f)
 		}
 	}
 	return all
 }
 
-// readBlocks reads the ranges that the kernel holds.
-func (t *Table) readBlocks(ctx context.Context) (all []networkpolicy.Range, err error) {
-	for _, f := range []string{"4", "6"} {
+// readNetworks reads the ranges that the kernel holds.
+func (t *Table) readNetworks(ctx context.Context) (all []networkpolicy.Range, err error) {
+	for _, f := range suffixes {
 		ends := map[netip.Addr]bool{}
 		var some []networkpolicy.Range
-		err := t.table.Elements(ctx, "block-classes"+f, func(e nft.Element) error {
+		err := t.table.Elements(ctx, "network-classes"+f, func(e nft.Element) error {
 			a, _ := netip.AddrFromSlice(e.Key)
 			if e.End {
 				ends[a] = true

@@ -1,0 +1,87 @@
+package networkpolicy
+
+import (
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
+)
+
+// These limits bound the elements of a pod that gives names to ports. Further ones do not count in egress rules.
+const (
+	// MaxNamedPorts limits the ports of a pod to which egress rules refer by name.
+	MaxNamedPorts = 16
+	// maxNames limits the names of one port.
+	maxNames = 2
+)
+
+// A namedClass is the class of a named port of an address.
+type namedClass struct {
+	proto api.Proto
+	port  uint16
+	class *class
+}
+
+// classifyPorts finds the classes of the named ports of an address.
+func (c *Compiler) classifyPorts(at *address) {
+	old := at.ports
+	at.ports = nil
+	if at.owner != nil && len(at.owner.Ports) > 0 {
+		at.ports = c.namedClasses(at)
+	}
+	for _, n := range old {
+		c.releaseClass(n.class)
+	}
+	for _, n := range old {
+		if !slices.ContainsFunc(at.ports, n.samePort) {
+			c.setPort(PodPort{at.addr, n.proto, n.port}, 0)
+		}
+	}
+	for _, n := range at.ports {
+		c.setPort(PodPort{at.addr, n.proto, n.port}, n.class.number)
+	}
+}
+
+func (n namedClass) samePort(o namedClass) bool { return n.proto == o.proto && n.port == o.port }
+
+// namedClasses returns the classes of the ports whose names a rule needs, with a reference to each.
+func (c *Compiler) namedClasses(at *address) (all []namedClass) {
+	terms := at.class.terms
+	var blocks []*term
+	for t := range c.terms.namedBlocks {
+		if t.block.Contains(at.addr) {
+			blocks = append(blocks, t)
+		}
+	}
+	terms = joinTerms(terms, blocks)
+	names := map[PodPort][]*term{}
+	var order []PodPort
+	for _, port := range at.owner.Ports {
+		u, key := c.terms.ports[portName{port.Name, port.Proto}], PodPort{at.addr, port.Proto, port.Number}
+		if !u.needs(terms) || slices.Contains(names[key], u.term) || len(names[key]) == maxNames {
+			continue
+		}
+		if names[key] == nil {
+			if len(order) == MaxNamedPorts {
+				continue
+			}
+			order = append(order, key)
+		}
+		names[key] = append(names[key], u.term)
+	}
+	for _, key := range order {
+		all = append(all, namedClass{key.Proto, key.Port, c.takeClass(joinTerms(terms, names[key]), true)})
+	}
+	return all
+}
+
+func (c *Compiler) setPort(key PodPort, now Class) {
+	was := c.table.Ports[key]
+	if was == now {
+		return
+	}
+	if c.table.Ports[key] = now; now == 0 {
+		delete(c.table.Ports, key)
+	}
+	note(c.changes.Ports, key, was, now, equalValues)
+	c.changes.Revoked = c.changes.Revoked || len(c.cluster) > 0 || c.grantsTo(was)
+}
