@@ -30,7 +30,7 @@ var families = []object{
 // suffixes of the sets for an address family.
 var suffixes = []string{"4", "6"}
 
-// lengths returns how the program masks an address and a view for each length of a prefix.
+// lengths returns how the program masks an address, and adds the length to a view, for each length of a prefix.
 func lengths(bits int) (all []object) {
 	for _, n := range networkpolicy.Lengths(bits) {
 		raw := make([]byte, bits/8)
@@ -38,12 +38,12 @@ func lengths(bits int) (all []object) {
 			raw[i/8] |= 0x80 >> (i % 8)
 		}
 		mask, _ := netip.AddrFromSlice(raw)
-		o := object{"Mask": fmt.Sprint(" & ", mask), "View": fmt.Sprintf("(meta priority & 0xffffff00 | %#x)", n)}
+		o := object{"Mask": fmt.Sprint(" & ", mask), "Length": fmt.Sprintf(" | %#x", n)}
 		if n == bits {
 			o["Mask"] = ""
 		}
 		if n == 0 {
-			o["View"] = "meta priority"
+			o["Length"] = ""
 		}
 		all = append(all, o)
 	}

@@ -1,7 +1,10 @@
 package nftables
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"os/exec"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/networkpolicy"
@@ -87,5 +90,36 @@ func TestFaults(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// nft reads its own listing of the program again. The switch to another version keeps the old rules in that form.
+func TestListing(t *testing.T) {
+	for _, reject := range []bool{false, true} {
+		n, other := testnet.NewNamespace(t, "node"), testnet.NewNamespace(t, "other")
+		var listing []byte
+		err := n.Do(func() (err error) {
+			p := New()
+			defer p.Close()
+			p.Reject = reject
+			if _, err := p.Adopt(t.Context()); err != nil {
+				return err
+			}
+			listing, err = exec.Command("nft", "list", "ruleset").Output()
+			return err
+		})
+		if err == nil {
+			err = other.Do(func() error {
+				c := exec.Command("nft", "-f", "-")
+				c.Stdin = bytes.NewReader(listing)
+				if out, err := c.CombinedOutput(); err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+				return nil
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
