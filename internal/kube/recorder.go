@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -35,7 +36,8 @@ const (
 )
 
 // A Recorder reports problems to the owners of Services, pods and nodes: as Kubernetes events and as log lines, each
-// problem once while it lasts. It never makes its caller wait.
+// problem once while it lasts. It never makes its caller wait. It bounds the events of each object, and sends the events
+// of all namespaces in turn.
 //
 // An event's name follows from the object and the problem, not from the node. When 5,000 nodes see a problem, there is
 // one event. tools/events would make one event for each node, and would merge two problems with one reason.
@@ -45,12 +47,13 @@ type Recorder struct {
 	node   string
 	pause  time.Duration // before the second try; doubles
 
-	mu    sync.Mutex
-	podID func(api.Name) string // nil: unknown
-	known map[api.Name][]api.Problem
-	queue []report
-	full  bool // an event was dropped since the queue was last empty
-	wake  chan struct{}
+	mu     sync.Mutex
+	podID  func(api.Name) string // nil: unknown
+	known  map[api.Name][]api.Problem
+	queue  *fair.Queue[report] // by namespace
+	limits *eventLimits
+	full   bool // an event was dropped since the queue was last empty
+	wake   chan struct{}
 }
 
 type report struct {
@@ -67,47 +70,40 @@ type report struct {
 func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Recorder {
 	return &Recorder{
 		log: log, client: client, node: node, pause: eventPause,
-		known: map[api.Name][]api.Problem{},
+		known: map[api.Name][]api.Problem{}, limits: newEventLimits(),
+		queue: fair.NewQueue(func(r report) string { return r.name.Namespace }),
 		wake:  make(chan struct{}, 1),
 	}
 }
 
 // Report takes the current problems of a Service; no problems if it is fine or gone. It does not repeat the problems of
-// the last Report.
+// the last Report. A problem that exceeds the limits is reported by a later Report.
 func (r *Recorder) Report(name api.Name, now []api.Problem) {
+	var known, fresh []api.Problem
+	var limit exceeded
 	r.mu.Lock()
-	var fresh []api.Problem
 	for _, p := range now {
-		if !slices.Contains(r.known[name], p) && !slices.Contains(fresh, p) {
+		switch {
+		case slices.Contains(fresh, p):
+			continue
+		case slices.Contains(r.known[name], p):
+		case r.add(report{name: name, problem: p}, &limit):
 			fresh = append(fresh, p)
+		default:
+			continue
 		}
+		known = append(known, p)
 	}
-	if len(now) == 0 {
+	if len(known) == 0 {
 		delete(r.known, name)
 	} else {
-		r.known[name] = slices.Clone(now)
-	}
-	dropped := false
-	for _, p := range fresh {
-		if len(r.queue) >= queueLimit {
-			dropped = !r.full
-			r.full = true
-			break
-		}
-		r.queue = append(r.queue, report{name: name, problem: p})
+		r.known[name] = known
 	}
 	r.mu.Unlock()
-
 	for _, p := range fresh {
 		r.log.Warn(problemText(name, p), "service", name.String(), "reason", p.Reason, "problem", p.Message)
 	}
-	if dropped {
-		r.log.Warn("too many events are waiting for the API server; some are only logged", "limit", queueLimit)
-	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.queued(name, limit)
 }
 
 // Event queues an event about one problem. The caller has logged the problem, and calls Event once for it.
@@ -158,11 +154,41 @@ func (r *Recorder) podUID(pod api.Name) types.UID {
 }
 
 func (r *Recorder) push(rep report) {
+	var limit exceeded
 	r.mu.Lock()
-	if len(r.queue) < queueLimit {
-		r.queue = append(r.queue, rep)
-	}
+	r.add(rep, &limit)
 	r.mu.Unlock()
+	r.queued(rep.name, limit)
+}
+
+// exceeded says which limits are to be logged.
+type exceeded struct{ ofObject, ofQueue bool }
+
+// add queues an event, and reports whether its object and namespace may have it. r.mu is held.
+func (r *Recorder) add(rep report, limit *exceeded) bool {
+	ok, first := r.limits.allow(rep)
+	if !ok {
+		limit.ofObject = limit.ofObject || first
+		return false
+	}
+	r.queue.Push(rep)
+	if r.queue.Len() > queueLimit {
+		r.queue.Drop()
+		limit.ofQueue = limit.ofQueue || !r.full
+		r.full = true
+	}
+	return true
+}
+
+// queued wakes Run, and logs the limits that an event about an object exceeded.
+func (r *Recorder) queued(about api.Name, limit exceeded) {
+	if limit.ofObject {
+		r.log.Warn("an object or its namespace changes its problems too often; few of them are reported from now on [correct the objects]",
+			"about", about.String(), "object", "one in "+objectPause.String(), "namespace", "one in "+namespacePause.String())
+	}
+	if limit.ofQueue {
+		r.log.Warn("too many events are waiting for the API server; some are only logged", "limit", queueLimit)
+	}
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -193,13 +219,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 func (r *Recorder) next() (report, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.queue) == 0 {
-		r.queue, r.full = nil, false
+	if r.queue.Len() == 0 {
+		r.full = false
 		return report{}, false
 	}
-	rep := r.queue[0]
-	r.queue = r.queue[1:]
-	return rep, true
+	return r.queue.Pop(), true
 }
 
 // send writes one event. An existing event, from any node, is fine. A request that the API server refuses permanently

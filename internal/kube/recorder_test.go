@@ -173,8 +173,8 @@ func TestRecorderNeverBlocks(t *testing.T) {
 	for i := range 2 * queueLimit {
 		r.Report(api.Name{Namespace: "ns", Name: string(rune('a' + i))}, []api.Problem{{Reason: "A", Message: "b"}})
 	}
-	if len(r.queue) != queueLimit {
-		t.Errorf("%d events wait, want %d", len(r.queue), queueLimit)
+	if n := r.queue.Len(); n != queueLimit {
+		t.Errorf("%d events wait, want %d", n, queueLimit)
 	}
 	if n := log.Count("too many events"); n != 1 {
 		t.Errorf("%d log lines of a full queue, want 1", n)

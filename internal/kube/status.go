@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/text"
 )
 
@@ -45,6 +46,8 @@ type StatusConfig[V any] struct {
 	// Apply writes the owner's part of a status by server-side apply.
 	Apply func(ctx context.Context, name api.Name, want V, how metav1.ApplyOptions) error
 
+	// Share returns the namespace that a write is for; nil: the object's. Writes for different namespaces take turns.
+	Share func(want V) string
 	// Make reports whether an object that Have does not know is known to be missing.
 	Make func() bool
 	// Delete removes an object. SetAll, ChangedAll, and the end of Run need it.
@@ -54,13 +57,14 @@ type StatusConfig[V any] struct {
 }
 
 // A StatusWriter keeps one owner's fields in the statuses of objects as wanted. It is level-triggered: it writes until
-// Have returns the wanted status, and writes again if another program changes the status. Its methods may be called by
-// any goroutine, and do not wait for the API server.
+// Have returns the wanted status, and writes again if another program changes the status. Namespaces take turns, so a
+// namespace with many changes does not delay others. Its methods may be called by any goroutine, and do not wait for the
+// API server.
 type StatusWriter[V any] struct {
 	cfg   StatusConfig[V]
 	queue workqueue.TypedRateLimitingInterface[api.Name]
 
-	mu       sync.Mutex
+	mu       sync.Mutex // may be taken while the queue's lock is held, not the other way round
 	wants    map[api.Name]*wantedStatus[V]
 	complete bool // objects that are not in wants are removed
 }
@@ -74,10 +78,27 @@ type wantedStatus[V any] struct {
 
 // NewStatusWriter returns a StatusWriter without wanted statuses. The caller must call Run.
 func NewStatusWriter[V any](cfg StatusConfig[V]) *StatusWriter[V] {
-	return &StatusWriter[V]{
-		cfg: cfg, wants: map[api.Name]*wantedStatus[V]{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[api.Name](minRewritePause, maxRewritePause)),
+	w := &StatusWriter[V]{cfg: cfg, wants: map[api.Name]*wantedStatus[V]{}}
+	turns := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[api.Name]{Queue: fair.NewQueue(w.share)})
+	w.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[api.Name](minRewritePause, maxRewritePause),
+		workqueue.TypedRateLimitingQueueConfig[api.Name]{
+			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[api.Name]{Queue: turns}),
+		})
+	return w
+}
+
+// share returns the namespace that pays for the write of an object. The queue calls it with the queue's lock held.
+func (w *StatusWriter[V]) share(name api.Name) string {
+	if w.cfg.Share == nil {
+		return name.Namespace
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.wants[name]; s != nil {
+		return w.cfg.Share(s.value)
+	}
+	return name.Namespace
 }
 
 // Set sets the owner's part of an object's status.

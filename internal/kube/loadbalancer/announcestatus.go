@@ -111,6 +111,7 @@ func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name ap
 			return ptr.Deref(o, announceStatus{}), ok
 		},
 		Make:  func() bool { return a.feed.Input().Listed() },
+		Share: func(want announceStatus) string { return want.Namespace },
 		Apply: a.apply, Delete: a.remove, Names: a.feed.Names,
 	})
 	a.feed.Follow(func(name api.Name, _, _ *announceStatus, _ int64) { a.writer.Changed(name) })
