@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -22,7 +23,8 @@ type Target struct {
 // until their deadline.
 const maxInFlight = 256
 
-// A Prober asks targets, each at its interval, and keeps their states. Any goroutine may call its methods.
+// A Prober asks targets, each at its interval, and keeps their states. If there are more due targets than it may ask,
+// namespaces take turns. Any goroutine may call its methods.
 type Prober struct {
 	checks         Checks
 	ask            func(ctx context.Context, t Target) service.ProbeResult
@@ -32,18 +34,20 @@ type Prober struct {
 
 	mu      sync.Mutex
 	targets map[Target]*target
-	queue   queue               // the targets without a check under way, by due time
-	changed map[Target]struct{} // since the last Take
-	open    int                 // targets without an answer
+	queue   queue                // the targets that are not due yet, by due time
+	due     *fair.Queue[*target] // the due targets, by namespace, and removed ones
+	changed map[Target]struct{}  // since the last Take
+	open    int                  // targets without an answer
 }
 
 // A target is a Target with its state.
 type target struct {
 	Target
 	verdict
-	due     time.Time
-	index   int // in the queue; -1 while a check is under way
-	removed bool
+	namespace string
+	due       time.Time
+	index     int // in Prober.queue; -1: not there
+	removed   bool
 }
 
 // NewProber returns a Prober without targets. It calls observe with each answer; observe may be nil.
@@ -54,11 +58,13 @@ func NewProber(c Checks, ask func(ctx context.Context, t Target) service.ProbeRe
 	return &Prober{
 		checks: c, ask: ask, observe: observe, wake: make(chan struct{}, 1), targetsChanged: make(chan struct{}, 1),
 		targets: map[Target]*target{}, changed: map[Target]struct{}{},
+		due: fair.NewQueue(func(t *target) string { return t.namespace }),
 	}
 }
 
-// Set replaces the targets. Known targets keep their state, and new ones are asked at once.
-func (p *Prober) Set(want map[Target]struct{}) {
+// Set replaces the targets. want has the namespace of each target; empty: all tenants need the target. Known targets keep
+// their state, and new ones are asked at once.
+func (p *Prober) Set(want map[Target]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for at, t := range p.targets {
@@ -74,13 +80,15 @@ func (p *Prober) Set(want map[Target]struct{}) {
 		delete(p.targets, at)
 	}
 	now := time.Now()
-	for at := range want {
-		if p.targets[at] == nil {
-			t := &target{Target: at, due: now}
+	for at, namespace := range want {
+		t := p.targets[at]
+		if t == nil {
+			t = &target{Target: at, due: now}
 			p.targets[at] = t
 			p.open++
 			heap.Push(&p.queue, t)
 		}
+		t.namespace = namespace
 	}
 	notify(p.targetsChanged)
 	notify(p.wake) // the first answers may be complete now
@@ -157,26 +165,33 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// pop removes a due target from the queue; nil if there is none.
+// pop returns the due target whose turn it is; nil if no target is due.
 func (p *Prober) pop(now time.Time) *target {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.queue) == 0 || p.queue[0].due.After(now) {
-		return nil
+	for len(p.queue) > 0 && !p.queue[0].due.After(now) {
+		p.due.Push(heap.Pop(&p.queue).(*target))
 	}
-	t := heap.Pop(&p.queue).(*target)
-	t.due = now.Add(p.checks.Interval + spread(p.checks.Interval))
-	return t
+	for p.due.Len() > 0 {
+		if t := p.due.Pop(); !t.removed {
+			t.due = now.Add(p.checks.Interval + spread(p.checks.Interval))
+			return t
+		}
+	}
+	return nil
 }
 
 // earliest returns when the next target may be asked, not before next.
 func (p *Prober) earliest(next time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.queue) == 0 {
-		return time.Now().Add(time.Hour) // targetsChanged ends the wait
+	switch {
+	case p.due.Len() > 0:
+		return next
+	case len(p.queue) > 0:
+		return later(next, p.queue[0].due)
 	}
-	return later(next, p.queue[0].due)
+	return time.Now().Add(time.Hour) // targetsChanged ends the wait
 }
 
 // answer processes an answer, and queues the target again.

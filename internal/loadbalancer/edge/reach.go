@@ -23,11 +23,11 @@ func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
 			return nil
 		case <-next:
 		}
-		want := map[Target]struct{}{}
+		want := map[Target]string{}
 		for _, n := range nodes.Instances() {
 			for _, is4 := range []bool{true, false} {
 				if a := n.Addr(is4); a.IsValid() {
-					want[Target{netip.AddrPortFrom(a, c.ProxyPort), "/healthz"}] = struct{}{}
+					want[Target{netip.AddrPortFrom(a, c.ProxyPort), "/healthz"}] = ""
 				}
 			}
 		}

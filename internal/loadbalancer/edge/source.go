@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -170,11 +171,15 @@ func (s *Source) follow() {
 	if !asks {
 		return
 	}
-	want := map[Target]struct{}{}
-	for q := range s.askBy {
+	want := map[Target]string{}
+	for q, by := range s.askBy {
+		namespace := ""
+		if q.port != s.checks.ProxyPort { // the question of an ExternalLocal Service
+			namespace = slices.MinFunc(slices.Collect(maps.Keys(by)), api.Name.Compare).Namespace
+		}
 		for _, node := range s.nodes {
 			if a := node.Addr(q.is4); a.IsValid() {
-				want[q.target(a)] = struct{}{}
+				want[q.target(a)] = namespace
 			}
 		}
 	}
