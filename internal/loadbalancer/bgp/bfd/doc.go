@@ -9,6 +9,7 @@
 //   - It reads all packets in the kernel before it calls a router silent, so that a process that had to wait for the
 //     processor gives no false alarm.
 //   - Packets of a single hop count only if no router has passed them on.
+//   - A packet without this node's random number does not end a session that is up.
 //   - Ports are open only while there are sessions.
 //   - A session that is not wanted any more says so, which is no failure to the router.
 package bfd

@@ -281,6 +281,11 @@ func (w *Watch) take(k socketKind, d datagram) {
 	if x == nil || x.cfg.socketKind() != k || d.ttl < x.cfg.minTTL() {
 		return
 	}
+	if p.your == 0 && x.state == Up {
+		// Only a session that is up has shown that the router knows the session's number. A router that has restarted does
+		// not know it any more, and its old session ends by silence.
+		return
+	}
 	x.received++
 	x.sendAll(x.receive(time.Now(), p))
 }

@@ -3,6 +3,7 @@ package bfd
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,12 +60,50 @@ func (r *router) hear(want State) {
 	r.t.Fatalf("no packet says %v; the last one was %v", want, r.last)
 }
 
+// tryHear reads a packet, if one has arrived.
+func (r *router) tryHear() bool {
+	r.t.Helper()
+	d, ok := read(r.in, make([]byte, 512), make([]byte, 128))
+	if ok {
+		r.last, _ = parse(d.data)
+	}
+	return ok
+}
+
 func (r *router) say(s State, your uint32) {
 	r.t.Helper()
-	p := packet{state: s, my: 77, your: your, multiplier: 200, transmit: 300 * time.Millisecond, receive: 20 * time.Millisecond}
+	r.send(packet{state: s, my: 77, your: your, multiplier: 200, transmit: 300 * time.Millisecond, receive: 20 * time.Millisecond})
+}
+
+func (r *router) send(p packet) {
+	r.t.Helper()
 	if _, err := unix.Write(r.out, p.marshal()); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// watch runs a Watch on a host until the test ends.
+func watch(t *testing.T, h *testnet.Host) (w *Watch, changes chan Change) {
+	t.Helper()
+	changes = make(chan Change, 10)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	err := h.Do(func() (err error) {
+		w, err = New(func(c Change) { changes <- c })
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- h.Do(func() error { return w.Run(ctx) }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.Set(nil) // after Run it has no effect
+	})
+	return w, changes
 }
 
 // TestWatch: a Watch comes up with a router in another namespace, in both families and over several hops. Packets that
@@ -80,28 +119,11 @@ func TestWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.Receive, c.Transmit, c.Multiplier = 300*time.Millisecond, 20*time.Millisecond, 3
 			r := open(t, n.Fabric, Config{Peer: c.Source, Source: c.Peer, MultiHop: c.MultiHop})
-			changes := make(chan Change, 10)
-			var w *Watch
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			err := h.Do(func() (err error) {
-				w, err = New(func(c Change) { changes <- c })
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() { done <- h.Do(func() error { return w.Run(ctx) }) }()
-			defer func() {
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				w.Set(nil) // after Run it has no effect
-			}()
+			w, changes := watch(t, h)
 			w.Set([]Config{c})
 			r.hear(Down)
 			ttl := func(v int) {
+				var err error
 				if c.Peer.Is4() {
 					err = unix.SetsockoptInt(r.out, unix.SOL_IP, unix.IP_TTL, v)
 				} else {
@@ -136,6 +158,47 @@ func TestWatch(t *testing.T) {
 				t.Error("there is still a session")
 			}
 		})
+	}
+}
+
+// TestForged: packets without this node's number, which anybody on the router's network can send, do not end a session
+// that is up, and do not keep a session from coming up. A router that has restarted does not know the number. It gets a
+// new session after its old one has been silent.
+func TestForged(t *testing.T) {
+	n := testnet.New(t)
+	h := n.Node("node-1")
+	c := Config{Peer: netip.MustParseAddr("172.18.0.1"), Source: h.Addr(true), Receive: 300 * time.Millisecond, Transmit: 20 * time.Millisecond, Multiplier: 3}
+	r := open(t, n.Fabric, Config{Peer: c.Source, Source: c.Peer})
+	w, changes := watch(t, h)
+	w.Set([]Config{c})
+	r.hear(Down)
+	r.send(packet{state: Down, my: 66, multiplier: 255, transmit: time.Hour, receive: time.Hour})
+	r.say(Down, 0)
+	for r.hear(Init); r.last.your != 77; r.hear(Init) {
+	}
+	own := r.last.my
+	r.say(Up, own)
+	if x := <-changes; !x.Up {
+		t.Fatalf("%+v", x)
+	}
+	r.send(packet{state: Down, my: 66, multiplier: 255, transmit: time.Hour, receive: time.Hour})
+	r.say(AdminDown, 0)
+	r.send(packet{state: Up, my: 77, your: own, multiplier: 4, transmit: 100 * time.Millisecond, receive: 20 * time.Millisecond})
+	for r.hear(Up); r.last.your != 77; r.hear(Up) {
+	}
+	r.last = packet{}
+	for end := time.Now().Add(patience); r.last.my != own || r.last.state != Down; time.Sleep(time.Millisecond) { // the router restarts
+		if r.say(Down, 0); !r.tryHear() && time.Now().After(end) {
+			t.Fatal("the session of a router that has restarted does not end")
+		}
+	}
+	if x := <-changes; x.Up || x.Admin || !strings.Contains(x.Reason, "silent") {
+		t.Errorf("the session ended by %+v, want the router's silence", x)
+	}
+	r.say(Down, 0)
+	r.hear(Init)
+	if s, _ := w.Status(c); s.Ups != 1 || s.Downs != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 
