@@ -66,16 +66,16 @@ Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
 			log.Warn(w)
 		}
 		a := &agent{cfg: cfg, log: log, env: e, published: &published{version: e.Version}, settings: settings}
-		lock, err := command.LockNode()
+		lock, err := command.LockNode(c.Context())
 		if err != nil {
 			return err
 		}
-		defer lock.Close()
+		defer lock.Release()
 		if cfg.Cleanup {
 			return a.cleanup(c.Context())
 		}
 		g, ctx := errgroup.WithContext(c.Context())
-		g.Go(func() error { return status.Serve(ctx, lock, a.published.node) })
+		g.Go(func() error { return status.Serve(ctx, log, lock.Status, a.published.node) })
 		g.Go(func() error { return a.runs(ctx) })
 		return g.Wait()
 	}

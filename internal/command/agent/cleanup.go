@@ -12,6 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/datapath/takeover"
 	"github.com/fairway-net/fairway/internal/flow/reset"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 	"github.com/fairway-net/fairway/internal/podnetwork/hostport"
@@ -76,5 +77,10 @@ func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
 		removed = append(removed, "rules of mode "+dp.Info().Name)
 		dp.Close()
 	}
-	return removed, errors.Join(fence.Remove(ctx), modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
+	unfenced := fence.Remove(ctx)
+	if errors.Is(unfenced, nft.ErrLocked) {
+		a.log.Info("kept the rules of the speaker, which runs", "err", unfenced)
+		unfenced = nil
+	}
+	return removed, errors.Join(unfenced, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
 }

@@ -21,6 +21,10 @@ func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff fu
 	if a == nil { // the fence of an earlier process would mute this machine forever
 		return func() error { return nil }, fence.Remove(ctx)
 	}
+	lock, err := fence.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
 	source := edge.NewAnnounced(m.cfg, applied)
 	s := layer2.New(layer2.Config{
 		Log: m.log, Node: a.Name, Key: a.Key, Port: numbers.PortHeartbeat, Source: source, Lease: lease,
@@ -32,6 +36,9 @@ func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff fu
 	})
 	m.log.Info("this machine announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
 	g.Go(func() error { return source.Run(ctx) })
-	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error {
+		defer lock.Release()
+		return s.Run(ctx)
+	})
 	return s.Healthy, nil
 }

@@ -120,20 +120,20 @@ func (m *edgeMachine) choose(ctx context.Context) (datapath.Datapath, error) {
 }
 
 func (m *edgeMachine) cleanup(ctx context.Context) error {
-	lock, err := command.LockNode()
+	lock, err := command.LockNode(ctx)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer lock.Release()
 	return errors.Join(modes.All().Cleanup(ctx, m.log, modes.Options{Log: m.log}), reset.Cleanup(ctx), m.routes(nil).CleanupOutside(), fence.Remove(ctx))
 }
 
 func (m *edgeMachine) run(ctx context.Context) error {
-	lock, err := command.LockNode()
+	lock, err := command.LockNode(ctx)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer lock.Release()
 	if err := m.cfg.CheckForwarding(); err != nil {
 		return err
 	}

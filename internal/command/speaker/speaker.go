@@ -81,6 +81,11 @@ its own: the agent can be replaced while it runs.`,
 const speakerEmptyAfter = time.Minute
 
 func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version string) error {
+	lock, err := fence.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
 	client, custom, err := kube.ConnectBoth(o.connection)
 	if err != nil {
 		return err
@@ -96,7 +101,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 		Custom: custom, LoadBalancerNamespace: o.balancers.Namespace,
 	})
 	registry := command.NewRegistry(store)
-	dead := liveness.NewPublisher()
+	dead := liveness.NewPublisher(log)
 	source := loadbalancer.SubscribeSpeaker(store, o.balancers.Class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	metrics := layer2.NewMetrics(registry, o.node)

@@ -3,14 +3,15 @@ package liveness
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/ipc/listener"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -47,7 +48,7 @@ func until(t *testing.T, f *Follower, loop func(), want ...string) {
 
 // pair is a Publisher and a Follower at a socket of the test's.
 func pair(t *testing.T) (*Publisher, *Follower) {
-	p, f := NewPublisher(), NewFollower()
+	p, f := NewPublisher(slog.New(slog.DiscardHandler)), NewFollower()
 	p.socket = fmt.Sprintf("@fairway/test/%s/%d", t.Name(), os.Getpid())
 	f.socket, f.lapse = p.socket, 2*time.Second
 	return p, f
@@ -76,21 +77,10 @@ func TestFollow(t *testing.T) {
 // TestOnlyRoot: whoever else takes the socket's name, and whoever else connects, is not heard and
 // not told.
 func TestOnlyRoot(t *testing.T) {
-	testnet.NeedRoot(t, "becomes another user")
 	p, f := pair(t)
-	asOther := func() (undo func()) { // a thread's own user: sockets take it
-		runtime.LockOSThread()
-		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); e != 0 {
-			t.Fatal(e)
-		}
-		return func() {
-			_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 0, ^uintptr(0))
-			runtime.UnlockOSThread()
-		}
-	}
-	undo := asOther()
-	l, err := listen(t.Context(), p.socket)
-	undo()
+	var l net.Listener
+	var err error
+	testnet.AsNobody(t, func() { l, err = listener.Listen(p.socket) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,13 +98,16 @@ func TestOnlyRoot(t *testing.T) {
 		t.Error("another user's socket is taken for a speaker's")
 	}
 	_ = g.Wait()
-	l.Close()
-
+	var log testnet.Log
+	p.log = slog.New(slog.NewTextHandler(&log, nil))
 	start(t, p.Run)
+	if err := log.Await("of user 65534 has the socket "+p.socket, 60*time.Second); err != nil {
+		t.Error(err)
+	}
+	l.Close()
 	until(t, f, func() { p.Set([]string{"node-2"}); f.set(ask(f.socket)) }, "node-2")
-	undo = asOther()
-	dead := ask(f.socket)
-	undo()
+	var dead []string
+	testnet.AsNobody(t, func() { dead = ask(f.socket) })
 	if dead != nil {
 		t.Errorf("another user is told that %v are dead", dead)
 	}

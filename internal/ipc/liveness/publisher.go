@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
@@ -29,6 +28,7 @@ const (
 
 // A Publisher sends a list to all connected programs. Any goroutine may call Set.
 type Publisher struct {
+	log     *slog.Logger
 	socket  string
 	mu      sync.Mutex
 	dead    []string // sorted
@@ -37,7 +37,7 @@ type Publisher struct {
 }
 
 // NewPublisher returns a Publisher that sends nothing before the first Set.
-func NewPublisher() *Publisher { return &Publisher{socket: Socket} }
+func NewPublisher(log *slog.Logger) *Publisher { return &Publisher{log: log, socket: Socket} }
 
 // Set stores the list of dead nodes. The caller must repeat Set at least every second, because a Publisher does not send
 // an older list.
@@ -65,19 +65,14 @@ func (p *Publisher) now() (l line, known bool, changed <-chan struct{}) {
 	return l, time.Since(p.at) <= fresh, p.changed
 }
 
-// Run listens until ctx ends, which is no error. It waits for the socket if a previous speaker still has it.
+// Run listens until ctx ends, which is no error. It waits for the socket if a previous speaker, or another program, has it.
 func (p *Publisher) Run(ctx context.Context) error {
-	l, err := listen(ctx, p.socket)
-	for errors.Is(err, unix.EADDRINUSE) {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(repeat):
-		}
-		l, err = listen(ctx, p.socket)
-	}
+	l, err := listener.Await(ctx, p.log, p.socket)
 	if err != nil {
 		return fmt.Errorf("listen for the agent: %w", err)
+	}
+	if l == nil {
+		return nil
 	}
 	var readers sync.WaitGroup
 	defer readers.Wait()
@@ -97,11 +92,6 @@ func (p *Publisher) Run(ctx context.Context) error {
 		return fmt.Errorf("listen for the agent: %w", err)
 	}
 	return nil
-}
-
-func listen(ctx context.Context, socket string) (net.Listener, error) {
-	var lc net.ListenConfig
-	return lc.Listen(ctx, "unix", socket)
 }
 
 // serve sends the list to one reader until the reader closes the connection.

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"os"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/testing/childfault"
@@ -8,6 +9,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(lockEnv) != "" {
+		lockUntilKilled()
+	}
 	childfault.Main()
 	testnet.Main(m)
 }

@@ -25,9 +25,7 @@ func TestSupported(t *testing.T) {
 	}
 	answers := make(chan answer)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
-		err := refuseNetfilter()
-		if err != nil {
+		if err := onThreadWithoutNetfilter(); err != nil {
 			answers <- answer{err: err}
 			return
 		}
@@ -39,6 +37,12 @@ func TestSupported(t *testing.T) {
 	if a := <-answers; a.err != nil || a.able {
 		t.Errorf("a kernel without nf_tables: %v, %v", a.able, a.err)
 	}
+}
+
+// onThreadWithoutNetfilter is refuseNetfilter for a goroutine. The thread ends with the goroutine.
+func onThreadWithoutNetfilter() error {
+	runtime.LockOSThread()
+	return refuseNetfilter()
 }
 
 // refuseNetfilter makes the kernel refuse netfilter sockets to this thread, like a kernel without nfnetlink.

@@ -149,6 +149,9 @@ const (
 	TableFormer    = "fairway-former"
 	TablePolicy    = "fairway-policy"
 	TableEgress    = "fairway-egress"
+	TableLock      = "fairway-lock"
+
+	TableLockSpeaker = "fairway-lock-speaker"
 )
 
 // Priorities of nf_tables' hooks that Go code sets. The other priorities are in the rulesets.

@@ -145,4 +145,6 @@ var Tables = []Table{
 	{TablePolicy, "`--network-policy`: NetworkPolicies of this node's pods", []Hook{
 		{"filter", "postrouting", HookPolicy}, {"filter", "input", HookPolicyInput}, {"filter", "forward", HookPolicy},
 	}},
+	{TableLock, "empty: the lock against a second agent on the node; the table exists while the agent runs, and only the agent can change it", nil},
+	{TableLockSpeaker, "empty: the lock against a second speaker on the node", nil},
 }

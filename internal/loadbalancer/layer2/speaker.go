@@ -160,18 +160,20 @@ func (s *Speaker) setInterfaces(all []arp.Interface) {
 	s.interfaces <- all
 }
 
-// Run announces until ctx ends, and returns nil then.
+// Run announces until ctx ends, and returns nil then. The caller has fence.Lock. Run takes its port before it opens the
+// fence, because a speaker of an older version, which has no lock, may have the port and the fence.
 func (s *Speaker) Run(ctx context.Context) error {
 	var err error
+	if s.net, err = listen(ctx, s.cfg.Port, s.cfg.Key, s.cfg.Metrics.refused.Inc); err != nil {
+		return err
+	}
+	defer s.net.conn.Close()
 	if s.fence, err = fence.Open(ctx, election.DefaultTiming.Grant); err != nil {
 		return err
 	}
 	defer s.fence.Close()
 	if err := s.fence.ForwardingError(); err != nil {
 		s.cfg.Log.Warn("packets of open connections cannot be forwarded to the previous owner of an address: connections end when it moves", "err", err)
-	}
-	if s.net, err = listen(ctx, s.cfg.Port, s.cfg.Key, s.cfg.Metrics.refused.Inc); err != nil {
-		return err
 	}
 	s.member = election.New(election.Config{Self: s.cfg.Node, Key: s.cfg.Key, Start: s.now(), Timing: election.DefaultTiming,
 		Random: func() uint64 { return rand.Uint64() | 1 }})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -16,8 +17,7 @@ import (
 )
 
 // Socket is the agent's abstract Unix socket. Its name belongs to the network namespace, as the rules do, whatever
-// mounts and PID namespace the agent's container has. The kernel frees it when the process ends. It is also the lock
-// against a second agent.
+// mounts and PID namespace the agent's container has. The kernel frees it when the process ends.
 const Socket = "@fairway/agent"
 
 // ErrNoAgent reports that no agent runs in this network namespace.
@@ -26,10 +26,15 @@ var ErrNoAgent = errors.New("no fairway agent runs on this node")
 // answerTimeout limits a client of the socket.
 const answerTimeout = 2 * time.Second
 
-// Serve answers on the socket until ctx ends: each client that is root gets now() as JSON. Clients are served one at a
-// time, because an answer waits for nothing.
-func Serve(ctx context.Context, l net.Listener, now func() Node) error {
-	err := listener.Serve(ctx, l, func(c net.Conn) {
+// Serve answers on l, which listens at Socket, until ctx ends: each client that is root gets now() as JSON. Without l,
+// Serve waits until it can listen. Clients are served one at a time, because an answer waits for nothing.
+func Serve(ctx context.Context, log *slog.Logger, l net.Listener, now func() Node) (err error) {
+	if l == nil {
+		if l, err = listener.Await(ctx, log, Socket); l == nil {
+			return err
+		}
+	}
+	err = listener.Serve(ctx, l, func(c net.Conn) {
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(answerTimeout))
 		if listener.Peer(c).Uid == 0 {
@@ -42,10 +47,9 @@ func Serve(ctx context.Context, l net.Listener, now func() Node) error {
 	return nil
 }
 
-// Ask returns the report of this network namespace's agent.
+// Ask returns the report of this network namespace's agent. It believes root only.
 func Ask(ctx context.Context) (Node, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", Socket)
+	c, err := listener.DialRoot(ctx, Socket)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return Node{}, ErrNoAgent
 	}
@@ -70,10 +74,12 @@ func Ask(ctx context.Context) (Node, error) {
 	return n, nil
 }
 
-// Holder returns the ID of the process that has the socket. It returns 0 if the process has just ended, or is in a PID
-// namespace that this process does not see.
+// Holder returns the ID of the process of root that has the socket. It returns 0 if there is none, or if the process is
+// in a PID namespace that this process does not see.
 func Holder() int {
-	c, err := net.DialTimeout("unix", Socket, time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := listener.DialRoot(ctx, Socket)
 	if err != nil {
 		return 0
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -212,7 +213,7 @@ func TestSocket(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		go func() { done <- Serve(ctx, l, func() Node { return *sick("node-1") }) }()
+		go func() { done <- Serve(ctx, slog.New(slog.DiscardHandler), l, func() Node { return *sick("node-1") }) }()
 		for range 3 {
 			n, err := Ask(ctx)
 			if err != nil || n.Node != "node-1" || n.Degraded[0].Message == "" {

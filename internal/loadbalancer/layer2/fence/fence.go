@@ -49,8 +49,8 @@ type Fence struct {
 	forwardErr           error
 }
 
-// Open loads the rules without devices and addresses, and removes those of a process before this one. grant is the
-// duration of a grant.
+// Open loads the rules without devices and addresses, and removes those of a process before this one. The caller has the
+// Lock. grant is the duration of a grant.
 func Open(ctx context.Context, grant time.Duration) (*Fence, error) {
 	f := &Fence{table: nft.New(numbers.TableFence), grant: grant, devices: map[string]int{}, guarded: map[netip.Addr]bool{}, held: map[netip.Addr]bool{}}
 	var err error
@@ -83,8 +83,24 @@ func (f *Fence) Close() {
 	f.table.Close()
 }
 
-// Remove removes the rules.
+// Lock makes this process the only one that may open or remove the fence of the node, until Release. The error wraps
+// nft.ErrLocked if another process has the lock.
+func Lock(ctx context.Context) (*nft.Lock, error) {
+	l, err := nft.Acquire(ctx, numbers.TableLockSpeaker)
+	if errors.Is(err, nft.ErrLocked) {
+		err = fmt.Errorf("another fairway speaker runs on this node: %w [end it first]", err)
+	}
+	return l, err
+}
+
+// Remove removes the rules. It fails if a speaker runs.
 func Remove(ctx context.Context) error {
+	switch lock, err := Lock(ctx); {
+	case err == nil:
+		defer lock.Release()
+	case !errors.Is(err, errors.ErrUnsupported): // such a kernel cannot have the rules
+		return err
+	}
 	t := nft.New(numbers.TableFence)
 	defer t.Close()
 	return t.Run(ctx, removal+forwardRemoval)
