@@ -135,7 +135,7 @@ func TestOneSpeaker(t *testing.T) {
 			fails(t, "another fairway speaker runs on this node: another process has the lock\nhint: end it first", args...)
 		}
 		tells(t, "kept the rules of the speaker, which runs", "agent", "--cleanup")
-		if err := f.Ticket(0); err != nil {
+		if err := f.Ticket(t.Context(), 0); err != nil {
 			t.Errorf("the rules: %v", err)
 		}
 		return nil

@@ -24,6 +24,8 @@ const (
 	Inet Family = unix.NFPROTO_INET
 	IPv4 Family = unix.NFPROTO_IPV4
 	IPv6 Family = unix.NFPROTO_IPV6
+
+	Netdev Family = unix.NFPROTO_NETDEV
 )
 
 // String returns nft's name of the family.
@@ -35,6 +37,8 @@ func (f Family) String() string {
 		return "ip"
 	case IPv6:
 		return "ip6"
+	case Netdev:
+		return "netdev"
 	}
 	return fmt.Sprintf("family %d", uint8(f))
 }

@@ -261,12 +261,12 @@ func (s *Speaker) beat(ctx context.Context) {
 	s.useLease()
 	s.exclude()
 	s.claim(ctx, dead)
-	switch err := s.fence.Ticket(s.member.NextSlot()); {
+	switch err := s.fence.Ticket(ctx, s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
 		s.reloadFence(ctx, err)
 		return
 	case err != nil:
-		return // the slot is in use: too soon
+		return // the slot is in use: too soon; or the kernel does not answer
 	}
 	s.send(s.member.Beat(s.now()))
 	s.writeVoters(ctx)

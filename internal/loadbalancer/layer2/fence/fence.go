@@ -28,13 +28,15 @@ const Slots = 32
 // elementsPerRun bounds the elements in one run of nft.
 const elementsPerRun = 2000
 
-// ErrGone says that the kernel has lost the rules.
-var ErrGone = errors.New("the fence's rules are gone: another program removed them")
+// ErrGone says that the kernel does not have the rules of this Fence any more.
+var ErrGone = errors.New("the fence's rules are gone: another program removed or replaced them")
 
 // A Fence is the table in the network namespace of the thread that opened it. Only one goroutine may use it, and it
 // must stay in that namespace.
 type Fence struct {
 	table     *nft.Table
+	reader    nft.Reader
+	loaded    handles // of the tables that the last Reload made
 	grant     time.Duration
 	sock      int
 	lo        *unix.SockaddrLinklayer
@@ -80,6 +82,7 @@ func openSocket() (int, *unix.SockaddrLinklayer, error) {
 // Close closes the socket. The rules stay, and mute the node after the last grant.
 func (f *Fence) Close() {
 	_ = unix.Close(f.sock)
+	f.reader.Close()
 	f.table.Close()
 }
 
@@ -141,7 +144,27 @@ func (f *Fence) Reload(ctx context.Context, held []netip.Addr) error {
 		return err
 	}
 	f.loadForwarding(ctx)
-	return f.Hold(ctx, held, nil)
+	if err := f.Hold(ctx, held, nil); err != nil {
+		return err
+	}
+	f.loaded, err = f.handles(ctx)
+	return err
+}
+
+// handles are the handles of the tables netdev fairway-fence, ip fairway-former and ip6 fairway-former; 0: there is no
+// such table. A table that another program has made again has another handle.
+type handles [3]uint64
+
+func (f *Fence) handles(ctx context.Context) (all handles, err error) {
+	for i, t := range []struct {
+		family nft.Family
+		name   string
+	}{{nft.Netdev, numbers.TableFence}, {nft.IPv4, numbers.TableFormer}, {nft.IPv6, numbers.TableFormer}} {
+		if all[i], _, err = f.reader.Table(ctx, t.family, t.name); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // kernelGrant returns the timeout of the kernel's elements. The kernel rounds up to its clock ticks, which are at most
@@ -267,11 +290,18 @@ func elements(verb, set string, addrs []netip.Addr) string {
 	return text.String()
 }
 
-// Ticket begins a request. The request's grant counts from now on. It fails with ErrGone if the kernel has lost the
-// rules.
-func (f *Fence) Ticket(slot int) error {
+// Ticket begins a request. The request's grant counts from now on. It fails with ErrGone if the kernel does not have the
+// rules that this Fence has loaded.
+func (f *Fence) Ticket(ctx context.Context, slot int) error {
 	if since := time.Since(f.confirmed[slot]); since < f.grant {
 		return fmt.Errorf("slot %d was granted %v ago", slot, since)
+	}
+	now, err := f.handles(ctx)
+	if err != nil {
+		return err
+	}
+	if now != f.loaded {
+		return ErrGone
 	}
 	return f.mark(numbers.MarkTicket | uint32(slot))
 }

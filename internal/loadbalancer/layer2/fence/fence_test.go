@@ -118,7 +118,7 @@ func TestFence(t *testing.T) {
 			must(t, f.Hold(ctx, []netip.Addr{a}, nil))
 			check("held, not granted", a, false)
 			asked := time.Now()
-			must(t, f.Ticket(1))
+			must(t, f.Ticket(t.Context(), 1))
 			check("asked for", a, false)
 			must(t, f.Confirm(1))
 			if !speak(fd, eth0, a) && time.Since(asked) < grant/2 {
@@ -131,7 +131,7 @@ func TestFence(t *testing.T) {
 			must(t, f.Confirm(2)) // it has no ticket
 			must(t, f.Confirm(1)) // its ticket has ended
 			check("confirmed too late", a, false)
-			if err := f.Ticket(1); err == nil && time.Since(f.confirmed[1]) < grant {
+			if err := f.Ticket(t.Context(), 1); err == nil && time.Since(f.confirmed[1]) < grant {
 				t.Error("a slot is used again while it was just granted")
 			}
 			granted(t, f, func() bool { return speak(fd, eth0, a) })
@@ -154,7 +154,7 @@ func TestReload(t *testing.T) {
 		must(t, f.Guard(ctx, []netip.Addr{vip4, vip6}))
 		must(t, f.Hold(ctx, []netip.Addr{vip4, vip6}, nil))
 		must(t, Remove(ctx))
-		if err := f.Ticket(0); !errors.Is(err, ErrGone) {
+		if err := f.Ticket(t.Context(), 0); !errors.Is(err, ErrGone) {
 			t.Fatalf("Ticket without rules: %v", err)
 		}
 		must(t, f.Reload(ctx, []netip.Addr{vip4, vip6}))
@@ -164,6 +164,40 @@ func TestReload(t *testing.T) {
 			}
 		}
 		granted(t, f, func() bool { return speak(fd, eth0, vip4) && speak(fd, eth0, vip6) })
+	})
+}
+
+// TestReplaced: another process has made the rules again, as a second speaker of an older version does. They have a
+// renewal, but no device and no address. Ticket fails, and Reload restores them.
+func TestReplaced(t *testing.T) {
+	inNode(t, func(eth0 int) {
+		ctx := t.Context()
+		fd := packetSocket(t)
+		f, err := Open(ctx, grant)
+		must(t, err)
+		defer f.Close()
+		must(t, f.Devices(ctx, []string{"eth0"}))
+		must(t, f.Guard(ctx, []netip.Addr{vip4}))
+		for name, replace := range map[string]func() error{
+			"a second speaker": func() error {
+				second, err := Open(ctx, grant)
+				if err == nil {
+					second.Close()
+				}
+				return err
+			},
+			"without forwarding": func() error { return f.table.Run(ctx, forwardRemoval) },
+		} {
+			must(t, f.Ticket(ctx, 0))
+			must(t, replace())
+			if err := f.Ticket(ctx, 0); !errors.Is(err, ErrGone) {
+				t.Errorf("%s: Ticket: %v", name, err)
+			}
+			must(t, f.Reload(ctx, nil))
+			if speak(fd, eth0, vip4) {
+				t.Errorf("%s: %v leaves", name, vip4)
+			}
+		}
 	})
 }
 
@@ -200,7 +234,7 @@ func granted(t *testing.T, f *Fence, speaks func() bool) {
 	slot := 2
 	waitUntil(t, func() bool {
 		slot = 3 + (slot-2)%(Slots-3)
-		if f.Ticket(slot) != nil || f.Confirm(slot) != nil {
+		if f.Ticket(t.Context(), slot) != nil || f.Confirm(slot) != nil {
 			return false
 		}
 		return speaks()
@@ -215,7 +249,7 @@ func helper() {
 		err = errors.Join(f.Devices(ctx, []string{"eth0"}), f.Guard(ctx, []netip.Addr{vip4, vip6}), f.Hold(ctx, []netip.Addr{vip4, vip6}, nil))
 	}
 	for slot := 0; err == nil; slot = (slot + 1) % Slots {
-		err = errors.Join(f.Ticket(slot), f.Confirm(slot))
+		err = errors.Join(f.Ticket(ctx, slot), f.Confirm(slot))
 		if slot == 0 {
 			fmt.Println("renewed")
 		}
