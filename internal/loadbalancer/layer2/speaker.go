@@ -64,7 +64,7 @@ const (
 	// goodbyes is how often a speaker that ends says so, because packets get lost. Other nodes declare a node dead that
 	// falls silent without a goodbye.
 	goodbyes = 3
-	// maxTasks bounds the goroutines for probes and writes.
+	// maxTasks bounds the goroutines for probes.
 	maxTasks = 64
 	// maxIdle is how long the loop may be silent and still count as healthy. A Source may need that long at the start.
 	maxIdle = 2 * time.Minute
@@ -87,7 +87,7 @@ type Speaker struct {
 	arp    *arp.Responder
 	net    *transport
 	health *Health
-	tasks  errgroup.Group // probes and writes to the API server
+	tasks  errgroup.Group // probes
 
 	// Other goroutines send these to the loop.
 	readings   chan reading
@@ -188,6 +188,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 		defer s.net.conn.Close()
 		return s.loop(ctx)
 	})
+	defer s.voting.write.Wait()
 	return errors.Join(g.Wait(), s.tasks.Wait())
 }
 

@@ -3,6 +3,7 @@ package layer2
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ const (
 // A voting is this node's part in keeping the list of voters.
 type voting struct {
 	writing atomic.Bool
+	write   sync.WaitGroup // the write in progress; probes must neither delay nor prevent it
 	wroteAt time.Time
 }
 
@@ -38,7 +40,7 @@ func (s *Speaker) writeVoters(ctx context.Context) {
 	}
 	s.voting.wroteAt = time.Now()
 	s.voting.writing.Store(true)
-	s.tasks.Go(func() error {
+	s.voting.write.Go(func() {
 		defer s.voting.writing.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
@@ -47,7 +49,6 @@ func (s *Speaker) writeVoters(ctx context.Context) {
 		} else {
 			s.cfg.Log.Info("wrote the list of voters", "epoch", next.Epoch, "voters", next.Names)
 		}
-		return nil
 	})
 }
 
