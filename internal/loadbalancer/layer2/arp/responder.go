@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -61,7 +60,7 @@ type Responder struct {
 	addrs     map[netip.Addr]*announced
 	wake      chan struct{}
 	known     []link
-	probes    map[netip.Addr]chan MAC // receives the MAC of a machine that claims the address
+	probes    map[netip.Addr]*probing
 	work      sync.WaitGroup
 }
 
@@ -73,9 +72,15 @@ type announced struct {
 	defend  time.Time // earliest time of the next answer to a conflict
 }
 
+// A probing is the state of one Probe.
+type probing struct {
+	on    *announced // where this node would announce the address
+	heard chan MAC   // receives the MAC of a machine that claims the address there
+}
+
 // New returns a Responder that does nothing before Run.
 func New(cfg Config) *Responder {
-	return &Responder{cfg: cfg, listeners: map[string]*listener{}, addrs: map[netip.Addr]*announced{}, wake: make(chan struct{}, 1), probes: map[netip.Addr]chan MAC{}}
+	return &Responder{cfg: cfg, listeners: map[string]*listener{}, addrs: map[netip.Addr]*announced{}, wake: make(chan struct{}, 1), probes: map[netip.Addr]*probing{}}
 }
 
 // Set replaces the addresses to answer for, each with its interfaces. No interfaces stand for all interfaces with a
@@ -306,18 +311,20 @@ func (r *Responder) advertiseLocked(addr netip.Addr, x *announced) {
 	}
 }
 
-// serve answers the frames of a listener's socket until the socket is closed.
+// readPause is the pause after a failed read. It prevents a tight loop.
+const readPause = 10 * time.Millisecond
+
+// serve answers the frames of a listener's socket until the socket is closed. After an error it reads on, because only
+// refresh knows whether the interface is gone.
 func (r *Responder) serve(l *listener, f *os.File) {
 	buf := make([]byte, 2048)
 	for {
 		n, err := f.Read(buf)
-		if errors.Is(err, os.ErrClosed) {
+		switch {
+		case errors.Is(err, os.ErrClosed):
 			return
-		}
-		if err != nil {
-			if !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) {
-				return // the interface is gone; refresh closes the listener
-			}
+		case err != nil:
+			time.Sleep(readPause)
 			continue
 		}
 		if m, ok := parseFrame(buf[:n]); ok {
@@ -336,9 +343,11 @@ func (r *Responder) handle(l *listener, m message) {
 		}
 	}
 	if m.isClaim {
-		select {
-		case r.probes[m.sender] <- m.mac:
-		default: // no probe waits
+		if p := r.probes[m.sender]; p != nil && r.onLocked(p.on, l.name) {
+			select {
+			case p.heard <- m.mac:
+			default: // it has heard another machine
+			}
 		}
 		if x := r.addrs[m.sender]; x != nil && r.onLocked(x, l.name) && r.cfg.Allowed(m.sender) {
 			if now := time.Now(); now.After(x.defend) {
@@ -359,11 +368,12 @@ func (r *Responder) handle(l *listener, m message) {
 }
 
 // Probe asks three times within wait whether another machine has an address, on the interfaces on which this node would
-// announce it. ok says that a machine has answered, with this MAC.
+// announce it. Answers on other interfaces do not count: a pod could give them. ok says that a machine has answered, with
+// this MAC.
 func (r *Responder) Probe(ctx context.Context, addr netip.Addr, devices []string, wait time.Duration) (mac MAC, ok bool) {
-	heard := make(chan MAC, 1)
+	p := &probing{on: &announced{devices: devices}, heard: make(chan MAC, 1)}
 	r.mu.Lock()
-	r.probes[addr] = heard
+	r.probes[addr] = p
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
@@ -375,7 +385,7 @@ func (r *Responder) Probe(ctx context.Context, addr netip.Addr, devices []string
 	for range 3 {
 		r.mu.Lock()
 		for name, l := range r.listeners {
-			if r.onLocked(&announced{devices: devices}, name) {
+			if r.onLocked(p.on, name) {
 				_ = l.send(probe(addr, l.mac)) // the next round repeats it
 			}
 		}
@@ -384,7 +394,7 @@ func (r *Responder) Probe(ctx context.Context, addr netip.Addr, devices []string
 			select {
 			case <-ctx.Done():
 				return mac, false
-			case mac := <-heard:
+			case mac := <-p.heard:
 				return mac, true
 			case <-pause.C:
 				waiting = false

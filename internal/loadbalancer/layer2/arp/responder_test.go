@@ -1,14 +1,18 @@
 package arp
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -154,4 +158,77 @@ func TestGroups(t *testing.T) {
 			t.Errorf("announcing %v: groups %q, want %q", c.addrs, got, c.want)
 		}
 	}
+}
+
+// TestProbe: a machine on a network of the node that has the address fails a probe. A pod that answers for it on a link
+// where this node would not announce the address does not.
+func TestProbe(t *testing.T) {
+	a, _ := on(t)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "cali0"
+	pod := &netlink.Veth{LinkAttrs: attrs, PeerName: "cali0-peer"}
+	gateway, err := netlink.ParseAddr("192.0.2.254/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(netlink.LinkAdd(pod), netlink.AddrAdd(pod, gateway)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cali0", "cali0-peer", "eth0-peer"} {
+		l, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		from    string
+		devices []string
+		taken   bool
+	}{
+		{"cali0-peer", nil, false}, {"eth0-peer", nil, true}, {"cali0-peer", []string{"eth0"}, false},
+		{"eth0-peer", []string{"eth0"}, true}, {"cali0-peer", []string{"cali0"}, true}, {"eth0-peer", []string{"cali0"}, false},
+	} {
+		wait := 200 * time.Millisecond
+		if c.taken {
+			wait = time.Minute
+		}
+		if mac, taken := probeAgainst(t, a, c.from, c.devices, wait); taken != c.taken || taken && mac != other {
+			t.Errorf("a machine behind %s answers, devices %v: taken %v by %v, want %v", c.from, c.devices, taken, mac, c.taken)
+		}
+	}
+}
+
+// probeAgainst probes an address while a machine behind an interface answers for it all the time.
+func probeAgainst(t *testing.T, a *Responder, from string, devices []string, wait time.Duration) (MAC, bool) {
+	t.Helper()
+	i, err := net.InterfaceByName(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFrames(link{Interface: Interface{Name: from}, index: i.Index}, unix.ETH_P_ARP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	stop := make(chan struct{})
+	var answers sync.WaitGroup
+	answers.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				_, _ = f.Write(gratuitous(vip4, other, source6)[1]) // the next one repeats it
+			}
+		}
+	})
+	defer answers.Wait()
+	defer close(stop)
+	return a.Probe(t.Context(), vip4, devices, wait)
 }
