@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
@@ -327,7 +328,7 @@ func (s *builder) refuse(f *service.Frontend) {
 		r.src, r.in, r.matches = from.src, from.in, from.matches
 		r.jump, r.comment = "DROP", truncate(f.Service.String()+" has no local endpoints"+extras(f))
 		if a == service.Reject {
-			r.jump, r.comment = rejects(s.is4), truncate(f.Service.String()+" has no endpoints"+extras(f))
+			r.jump, r.comment = rejects(s.is4, f.Proto), truncate(f.Service.String()+" has no endpoints"+extras(f))
 		}
 		if a == service.Drop || len(f.Sources) == 0 || from != (rule{}) {
 			s.entry(c, r)
@@ -359,9 +360,13 @@ func (s *builder) refuse(f *service.Frontend) {
 	}
 }
 
-// rejects returns the target that rejects packets of a family.
-func rejects(is4 bool) string {
-	if is4 {
+// rejects returns the target that rejects packets of a family and protocol. kube-proxy answers TCP by ICMP too, but the
+// kernel limits ICMP errors to one a second for each client.
+func rejects(is4 bool, proto api.Proto) string {
+	switch {
+	case proto == api.TCP:
+		return "REJECT --reject-with tcp-reset"
+	case is4:
 		return "REJECT --reject-with icmp-port-unreachable"
 	}
 	return "REJECT --reject-with icmp6-port-unreachable"

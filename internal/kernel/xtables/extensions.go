@@ -178,10 +178,14 @@ func (d *decoder) dnat(b []byte) bool {
 }
 
 func (d *decoder) reject(b []byte) bool {
+	with, unreachable, reset := "icmp6-port-unreachable", uint32(4), uint32(6) // IP6T_ICMP6_PORT_UNREACH, IP6T_TCP_RESET
 	if d.is4 {
-		d.setTarget(" -j REJECT --reject-with icmp-port-unreachable")
-		return native.Uint32(b) == 3 // IPT_ICMP_PORT_UNREACHABLE
+		with, unreachable, reset = "icmp-port-unreachable", 3, 7 // IPT_ICMP_PORT_UNREACHABLE, IPT_TCP_RESET
 	}
-	d.setTarget(" -j REJECT --reject-with icmp6-port-unreachable")
-	return native.Uint32(b) == 4 // IP6T_ICMP6_PORT_UNREACH
+	n := native.Uint32(b)
+	if n == reset {
+		with = "tcp-reset"
+	}
+	d.setTarget(" -j REJECT --reject-with " + with)
+	return n == unreachable || n == reset
 }

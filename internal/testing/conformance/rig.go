@@ -38,6 +38,13 @@ type rig struct {
 func newRig(t testing.TB, s suite, name string, endpoints map[service.Key]string) *rig {
 	t.Helper()
 	n := testnet.New(t)
+	n.SendEveryICMPError() // many clients call UDP ports that are refused
+	return newRigOn(n, t, s, name, endpoints)
+}
+
+// newRigOn is newRig for a network without nodes.
+func newRigOn(n *testnet.Net, t testing.TB, s suite, name string, endpoints map[service.Key]string) *rig {
+	t.Helper()
 	r := &rig{t: t, suite: s, net: n, node: n.Node("node-1"), peer: n.Node("node-2"), hosts: map[netip.Addr]*testnet.Host{}}
 	w := &scenario.World
 	r.node.AddAddr(w.Extra.V4)

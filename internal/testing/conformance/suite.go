@@ -47,11 +47,13 @@ func Run(t *testing.T, open Open) {
 	s.run(t)
 }
 
-// RunScenarios runs the scenarios and part counted, for a second variant of a mechanism that passes the whole suite.
+// RunScenarios runs the scenarios and the parts counted and refused, for a second variant of a mechanism that passes the
+// whole suite.
 func RunScenarios(t *testing.T, open Open) {
 	s := newSuite(t, open)
 	s.scenarios(t, s.slots())
 	t.Run("counted", func(t *testing.T) { s.counted(t) })
+	t.Run("refused", func(t *testing.T) { s.refused(t) })
 }
 
 func newSuite(t testing.TB, open Open) suite {
@@ -95,6 +97,7 @@ func parts() []part {
 		{"counted", suite.counted},
 		{"explained", suite.explained},
 		{"sctp", suite.sctp},
+		{"refused", suite.refused},
 	}
 }
 

@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFirstErrors: the first ICMP errors of a host arrive, even when two CPUs send them at once. With the kernel's
-// limit for all addresses, about one in forty hosts loses an error.
+// TestFirstErrors: after SendEveryICMPError the first ICMP errors of a host arrive, even when two CPUs send them at
+// once. With the kernel's limit for all addresses, about one in forty hosts loses an error.
 func TestFirstErrors(t *testing.T) {
 	n := New(t)
+	n.SendEveryICMPError()
 	node := n.Node("node-1")
 	for i := range 200 {
 		pod := netip.MustParseAddr(fmt.Sprintf("fd00:10:244:1::%x", 16+i))

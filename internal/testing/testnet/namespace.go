@@ -143,13 +143,6 @@ func (n *Namespace) prepare() error {
 		{"ipv4/conf/all/accept_redirects", "0"},
 		{"ipv4/conf/default/accept_redirects", "0"},
 		{"ipv6/conf/default/accept_redirects", "0"},
-		// A test must see every "port unreachable", not one a second.
-		{"ipv4/icmp_ratelimit", "0"},
-		{"ipv6/icmp/ratelimit", "0"},
-		// The limit for all addresses must not apply either. The credit of a new namespace begins at 0: while one CPU
-		// fills it, another CPU finds no credit and drops its error (Linux 6.18, icmp_global_allow).
-		{"ipv4/icmp_ratemask", "0"},
-		{"ipv6/icmp/ratemask", "2"}, // the types without a limit; it cannot be empty
 	} {
 		if err := n.Sysctl(s[0], s[1]); err != nil {
 			return fmt.Errorf("set sysctl: %w", err)
@@ -161,6 +154,25 @@ func (n *Namespace) prepare() error {
 	}
 	if err := n.link.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
+	}
+	return nil
+}
+
+// SendEveryICMPError ends the kernel's limits for the ICMP errors that the namespace sends. With the limits, as on a
+// user's node, a client gets a few errors at once, and then one a second. A test that calls closed UDP ports more often
+// needs every error. A refused TCP connection needs none, because the answer is a reset.
+func (n *Namespace) SendEveryICMPError() error {
+	for _, s := range [...][2]string{
+		{"ipv4/icmp_ratelimit", "0"},
+		{"ipv6/icmp/ratelimit", "0"},
+		// The limit for all addresses must not apply either. The credit of a new namespace begins at 0: while one CPU
+		// fills it, another CPU finds no credit and drops its error (Linux 6.18, icmp_global_allow).
+		{"ipv4/icmp_ratemask", "0"},
+		{"ipv6/icmp/ratemask", "2"}, // the types without a limit; it cannot be empty
+	} {
+		if err := n.Sysctl(s[0], s[1]); err != nil {
+			return fmt.Errorf("end the limits of ICMP errors: %w", err)
+		}
 	}
 	return nil
 }

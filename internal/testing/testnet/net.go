@@ -28,6 +28,7 @@ type Net struct {
 	Outside *Host // a client on another subnet than the nodes
 
 	t      testing.TB
+	icmp   bool // every ICMP error is sent
 	bridge netlink.Link
 	nodes  int
 	links  int
@@ -57,7 +58,20 @@ func New(t testing.TB) *Net {
 
 func (n *Net) newHost(name string, addrs ...netip.Addr) *Host {
 	n.t.Helper()
-	return &Host{Namespace: NewNamespace(n.t, name), Addrs: addrs, t: n.t, net: n}
+	h := &Host{Namespace: NewNamespace(n.t, name), Addrs: addrs, t: n.t, net: n}
+	if n.icmp {
+		n.must("prepare "+name, h.SendEveryICMPError())
+	}
+	return h
+}
+
+// SendEveryICMPError calls the method of that name for the network's hosts. It must come before the first node.
+func (n *Net) SendEveryICMPError() {
+	n.t.Helper()
+	n.icmp = true
+	for _, h := range []*Namespace{n.Fabric, n.Outside.Namespace} {
+		n.must("prepare "+h.Name, h.SendEveryICMPError())
+	}
 }
 
 // must fails the test if err is not nil.
