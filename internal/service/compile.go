@@ -168,7 +168,7 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	for _, a := range c.balancers[ip.Is4()] {
 		if c.checkedPort(a, p) {
 			f := add(a, p.Port, internal, external)
-			f.LoadBalancer, f.Sources = true, c.sources[a]
+			f.LoadBalancer, f.OnNode, f.Sources = true, c.onHosts[a], c.sources[a]
 		}
 	}
 	for _, a := range c.externals[ip.Is4()] {

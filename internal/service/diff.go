@@ -142,7 +142,7 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	if f.Affinity == 0 {
 		sameRoute = (*Route).forwardsLike // Local only separates clients with affinity
 	}
-	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.ClusterIP == o.ClusterIP && f.LoadBalancer == o.LoadBalancer && f.Affinity == o.Affinity && f.Balance == o.Balance &&
+	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.ClusterIP == o.ClusterIP && f.LoadBalancer == o.LoadBalancer && f.OnNode == o.OnNode && f.Affinity == o.Affinity && f.Balance == o.Balance &&
 		slices.Equal(f.Sources, o.Sources) && sameRoute(f.Internal, o.Internal) && sameRoute(f.External, o.External)
 }
 

@@ -143,7 +143,7 @@ func fullFrontend() *service.Frontend {
 		}
 	}
 	return &service.Frontend{
-		Addr: netip.MustParseAddrPort("10.96.0.9:80"), Proto: api.UDP, ClusterIP: true, LoadBalancer: true, Balance: service.Maglev,
+		Addr: netip.MustParseAddrPort("10.96.0.9:80"), Proto: api.UDP, ClusterIP: true, LoadBalancer: true, OnNode: true, Balance: service.Maglev,
 		Termination: service.TerminateUnready, Affinity: time.Hour, Internal: route(5), External: route(6),
 		Service:  api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		Sources:  []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},

@@ -47,6 +47,9 @@ func (f *Frontend) rows() [][]string {
 		if f.LoadBalancer {
 			fields = append(fields, "load-balancer")
 		}
+		if f.OnNode {
+			fields = append(fields, "on-node")
+		}
 		if len(f.Sources) > 0 {
 			fields = append(fields, "from "+list(f.Sources))
 		}

@@ -93,7 +93,7 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 		}
 		r := &Route{Endpoints: []Endpoint{{Addr: netip.AddrPortFrom(p.Addrs[i], port.To), Local: true}}, Local: true}
 		c.entry.Frontends = append(c.entry.Frontends, &Frontend{
-			Addr: netip.AddrPortFrom(a, port.Port), Proto: port.Proto, Service: name, Internal: r, External: r,
+			Addr: netip.AddrPortFrom(a, port.Port), Proto: port.Proto, OnNode: true, Service: name, Internal: r, External: r,
 			// The port goes when the runtime has removed the pod's network, so nothing can answer any more.
 			Termination: TerminateUnready,
 		})

@@ -39,7 +39,7 @@ const (
 	NoEndpoints                       // Reject: no endpoint of the Service on any node could answer
 	NoUsableEndpoints                 // Drop: other nodes may use some endpoints, this node may not
 	SourceNotAllowed                  // Drop: the client is not in loadBalancerSourceRanges
-	NoSuchPort                        // Reject: the address is a ClusterIP, and its Service does not have the port
+	NoSuchPort                        // Reject: the address is for Services only, and no Service has the port
 	UnassignedClusterIP               // Drop: the address is in a ServiceCIDR, and no Service has it
 	reasonCount
 )
@@ -50,7 +50,7 @@ var reasonTexts = [reasonCount]string{
 	"the Service has no endpoints that serve",
 	"the Service has endpoints, but none that this node may use",
 	"loadBalancerSourceRanges does not allow the client",
-	"the Service of this ClusterIP has no such port",
+	"the address is a Service's, and no Service has this port of it",
 	"the address is in a ServiceCIDR, and no Service has it",
 }
 
@@ -93,17 +93,21 @@ type Index struct {
 	settings   Settings
 	frontends  map[Key]*Frontend
 	clusterIPs map[netip.Addr]struct{}
+	externals  map[netip.Addr]struct{} // see Frontend.OwnsAddress
 }
 
 // NewIndex returns an Index of a table. It needs about as much memory as the keys of the table's frontends, so make one
 // only to look up flows or connections.
 func NewIndex(t *Table) *Index {
 	_, n := t.Len()
-	x := &Index{settings: t.Settings, frontends: make(map[Key]*Frontend, n), clusterIPs: map[netip.Addr]struct{}{}}
+	x := &Index{settings: t.Settings, frontends: make(map[Key]*Frontend, n), clusterIPs: map[netip.Addr]struct{}{}, externals: map[netip.Addr]struct{}{}}
 	for f := range t.Frontends() {
 		x.frontends[f.Key()] = f
 		if f.ClusterIP {
 			x.clusterIPs[f.Addr.Addr()] = struct{}{}
+		}
+		if f.OwnsAddress() {
+			x.externals[f.Addr.Addr()] = struct{}{}
 		}
 	}
 	return x
@@ -121,6 +125,9 @@ func (x *Index) Lookup(p Packet) Decision {
 	}
 	if anyContains(x.settings.ServiceCIDRs, a) {
 		return Decision{Packet: p, Action: Drop, Reason: UnassignedClusterIP}
+	}
+	if _, ok := x.externals[a]; ok && !p.FromNode && !p.ToNode {
+		return Decision{Packet: p, Action: Reject, Reason: NoSuchPort}
 	}
 	return Decision{Packet: p, Action: Pass, Reason: NotAService}
 }

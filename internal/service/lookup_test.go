@@ -158,9 +158,11 @@ func TestLookupReasons(t *testing.T) {
 	forward, none := route(service.Forward, "10.244.1.5:8080"), route(service.Reject)
 	cluster, limited := front("10.96.0.1:80", forward, forward), front("203.0.113.1:80", forward, forward)
 	cluster.ClusterIP, limited.Sources = true, []netip.Prefix{pre("198.51.100.0/24")}
+	onNode := front("172.18.0.12:8443", forward, forward)
+	onNode.OnNode = true
 	table := service.NewTable(service.Settings{
 		Pods: []netip.Prefix{pre("10.244.0.0/16")}, NodePorts: []netip.Prefix{pre("0.0.0.0/0")}, ServiceCIDRs: []netip.Prefix{pre("10.96.0.0/12")},
-	}, []*service.Frontend{cluster, limited, front("10.96.0.2:80", none, none), front("0.0.0.0:30080", forward, route(service.Drop))})
+	}, []*service.Frontend{cluster, limited, onNode, front("10.96.0.2:80", none, none), front("0.0.0.0:30080", forward, route(service.Drop))})
 	for _, c := range []struct {
 		from, to string
 		node     bool
@@ -179,6 +181,11 @@ func TestLookupReasons(t *testing.T) {
 		{"10.244.1.9", "203.0.113.1:80", false, service.Drop, service.SourceNotAllowed, false},
 		{"10.244.1.9", "10.96.0.1:81", false, service.Reject, service.NoSuchPort, false},
 		{"10.244.1.9", "10.97.0.1:80", false, service.Drop, service.UnassignedClusterIP, false},
+		{"198.51.100.1", "203.0.113.1:81", false, service.Reject, service.NoSuchPort, false},
+		{"10.244.1.9", "203.0.113.1:81", false, service.Reject, service.NoSuchPort, false},
+		{"198.51.100.1", "203.0.113.1:81", true, service.Pass, service.NotAService, false}, // the node itself has the address
+		{"10.244.1.9", "172.18.0.12:8443", false, service.Forward, service.HasEndpoints, false},
+		{"10.244.1.9", "172.18.0.12:22", false, service.Pass, service.NotAService, false}, // another node's address
 	} {
 		d := service.Lookup(table, service.Packet{From: netip.MustParseAddr(c.from), To: ap(c.to), Proto: api.TCP, ToNode: c.node})
 		masq := d.Action == service.Forward && d.Masquerades(d.Route.Endpoints[0])

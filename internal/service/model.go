@@ -10,8 +10,8 @@ import (
 // An Action is the treatment of a packet by a node. The zero value is Forward.
 type Action uint8
 
-// The actions, as in kube-proxy. Reject answers the client with ICMP port unreachable, so that the client fails at once:
-// no node has an endpoint. Drop is silent, so that the client tries again: other nodes have endpoints.
+// The actions, as in kube-proxy. Reject answers the client with a TCP reset or ICMP port unreachable, so that the client
+// fails at once: no node has an endpoint. Drop is silent, so that the client tries again: other nodes have endpoints.
 const (
 	Forward Action = iota
 	Reject
@@ -65,6 +65,9 @@ type Frontend struct {
 	Proto api.Proto
 	// ClusterIP says that the address belongs to the Service alone. Packets to its other ports are rejected, not passed.
 	ClusterIP bool
+	// OnNode says that the address is a node's own. Its other ports are the node's, so their packets pass. Packets to other
+	// ports of an address that is no node's would leave this node by the way that they came: see OwnsAddress.
+	OnNode bool
 	// LoadBalancer says that the address is the load balancer's, not one of spec.externalIPs. Packets are treated alike;
 	// people and kube-proxy's rules distinguish the two.
 	LoadBalancer bool
@@ -87,6 +90,12 @@ type Frontend struct {
 
 // NodePort reports whether the frontend is a port on the node's own addresses.
 func (f *Frontend) NodePort() bool { return f.Addr.Addr().IsUnspecified() }
+
+// OwnsAddress reports whether the network leads all packets for the frontend's address to nodes, because it is a load
+// balancer's or an external IP. If a packet from another host is for a port that no Service has, the node refuses it.
+// Without that, the packet would go back to the router, which returns it to the node, until its TTL is used up. Packets of
+// the node itself pass: another machine may have the address, for example a VIP that moves between nodes.
+func (f *Frontend) OwnsAddress() bool { return !f.ClusterIP && !f.NodePort() && !f.OnNode }
 
 // A Kind is the kind of an address of a Service.
 type Kind string

@@ -166,7 +166,7 @@ func (t *translator) frontend(r rule) (*service.Frontend, error) {
 	if err != nil {
 		return nil, err
 	}
-	f = &service.Frontend{Addr: k.Addr, Proto: k.Proto, Service: name, LoadBalancer: isLB}
+	f = &service.Frontend{Addr: k.Addr, Proto: k.Proto, Service: name, LoadBalancer: isLB, OnNode: strings.Contains(r.comment, onNodeWord)}
 	for i, w := range words {
 		switch {
 		case w == "affinity" && i+1 < len(words):

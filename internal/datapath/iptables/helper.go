@@ -41,7 +41,7 @@ func (e elem) write(add bool) nft.Write {
 // helperSets returns the sets with elements for Services.
 func helperSets() []string {
 	all := []string{affinityLists, affinityUpdates}
-	for _, set := range []string{affinityIDs, affinityIDs + external, affinityIDsNodeports, affinityIDsNodeports + external, string(nftset.ClusterIPs)} {
+	for _, set := range []string{affinityIDs, affinityIDs + external, affinityIDsNodeports, affinityIDsNodeports + external, string(nftset.ClusterIPs), string(nftset.ExternalAddresses)} {
 		all = append(all, inFamily(set, true), inFamily(set, false))
 	}
 	return all

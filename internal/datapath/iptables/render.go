@@ -109,12 +109,13 @@ func (s *builder) frontend(f *service.Frontend) {
 	s.elements(f)
 }
 
-// Both words mean in a comment that an address is a load balancer's. kube-proxy writes loadBalancerIP, in the rule
+// A comment with onNodeWord says Frontend.OnNode. Both other words mean that an address is a load balancer's. kube-proxy writes loadBalancerIP, in the rule
 // that leads to the Service's chain. Fairway adds loadBalancerWord for a frontend without this rule. The function
 // translator.frontend parses both.
 const (
 	loadBalancerIP   = " loadbalancer IP"
 	loadBalancerWord = " load-balancer"
+	onNodeWord       = " on-node"
 )
 
 // forwards reports whether table nat has a rule for the frontend.
@@ -129,6 +130,9 @@ func extras(f *service.Frontend) (text string) {
 	}
 	if f.Balance != service.Random {
 		text += " balance " + f.Balance.String()
+	}
+	if f.OnNode {
+		text += onNodeWord
 	}
 	if f.LoadBalancer && !forwards(f) {
 		text += loadBalancerWord
@@ -377,6 +381,9 @@ func (s *builder) elements(f *service.Frontend) {
 	add := func(e elem) { s.elems[e]++ }
 	if f.ClusterIP {
 		add(elem{set: nftset.ClusterIPs.Name(s.is4), key: string(f.Addr.Addr().AsSlice())})
+	}
+	if f.OwnsAddress() {
+		add(elem{set: nftset.ExternalAddresses.Name(s.is4), key: string(f.Addr.Addr().AsSlice())})
 	}
 	if f.Affinity <= 0 {
 		return

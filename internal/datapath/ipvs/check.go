@@ -20,7 +20,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	}
 	return d.rules.Check(ctx, nftset.Checks{Synced: d.applied != nil, Forget: d.forget, Routed: routed, Always: true, Same: func(changed bool) (same bool, err error) {
 		now := &state{
-			frontends: d.state.frontends, hairpins: d.state.hairpins, clusterIPs: d.state.clusterIPs, settings: d.state.settings,
+			frontends: d.state.frontends, hairpins: d.state.hairpins, clusterIPs: d.state.clusterIPs, externals: d.state.externals, settings: d.state.settings,
 			classes: d.state.classes,
 			servers: map[serverID]*virtualServer{},
 		}

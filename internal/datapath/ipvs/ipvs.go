@@ -228,6 +228,7 @@ func (d *Datapath) noteChanges(r *changes) {
 	}
 	d.state.hairpins.Note(r.hairpins)
 	d.state.clusterIPs.Note(r.clusterIPs)
+	d.state.externals.Note(r.externals)
 	d.state.settings = r.settings
 }
 
@@ -282,6 +283,7 @@ func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, er
 		Addr: k.Addr, Proto: k.Proto, Service: n.service, Internal: inside, External: inside,
 		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, LoadBalancer: n.loadBalancer, Sources: f.sources.Prefixes(),
 	}
+	out.OnNode = out.OwnsAddress() && s.externals[k.Addr.Addr()] == 0
 	if f.external != 0 {
 		out.External = s.route(f.external, serverID{f.externalServer, k.Proto}, &n)
 		out.External.Local = n.externalLocal && out.External.Action == service.Forward

@@ -23,12 +23,12 @@ type changes struct {
 	writes []nft.Write
 	after  []serverOp
 
-	frontends            map[service.Key]*frontendState // changed frontends; an empty state removes one
-	servers              map[serverID]*virtualServer    // changed servers; nil removes one
-	classes              map[serverID]classID           // classes of changed servers; 0: none
-	hairpins, clusterIPs nftset.Counts                  // changed counts
-	settings             service.Settings
-	changedFrontends     map[service.Key]bool // frontends that change their behaviour
+	frontends                       map[service.Key]*frontendState // changed frontends; an empty state removes one
+	servers                         map[serverID]*virtualServer    // changed servers; nil removes one
+	classes                         map[serverID]classID           // classes of changed servers; 0: none
+	hairpins, clusterIPs, externals nftset.Counts                  // changed counts
+	settings                        service.Settings
+	changedFrontends                map[service.Key]bool // frontends that change their behaviour
 }
 
 // An endpointList is one of the two lists of endpoints of a frontend.
@@ -93,6 +93,8 @@ func (d *Datapath) render(want *service.Table, differ []service.Change, full boo
 	r.affinity(&p, d.state.classes)
 	r.hairpins = d.state.hairpins.Change(differ, nftset.LocalEndpointsOf, full)
 	r.clusterIPs = d.state.clusterIPs.Change(differ, nftset.ClusterIPsOf, full)
+	r.externals = d.state.externals.Change(differ, nftset.ExternalAddressesOf, full)
+	p.addrs(nftset.ExternalAddresses, d.state.externals, r.externals, netip.Addr.AsSlice)
 	p.addrs(nftset.Hairpin, d.state.hairpins, r.hairpins, nftset.HairpinKey)
 	p.addrs(nftset.ClusterIPs, d.state.clusterIPs, r.clusterIPs, netip.Addr.AsSlice)
 	p.settings = nftset.ChangeSettings(d.state.settings, want.Settings)

@@ -62,6 +62,7 @@ type state struct {
 	servers    map[serverID]*virtualServer
 	hairpins   nftset.Counts // addresses of endpoints on this node
 	clusterIPs nftset.Counts
+	externals  nftset.Counts // load balancers' addresses and external IPs
 	settings   service.Settings
 	classes    map[serverID]classID // the classes of servers with affinity
 	lastServer [2]uint32            // the last assigned number in each half of the addresses
@@ -71,7 +72,7 @@ type state struct {
 func newState() *state {
 	return &state{
 		frontends: map[service.Key]*frontendState{}, servers: map[serverID]*virtualServer{},
-		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{}, classes: map[serverID]classID{},
+		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{}, externals: nftset.Counts{}, classes: map[serverID]classID{},
 	}
 }
 
@@ -87,7 +88,7 @@ func (s *state) at(k service.Key) *frontendState {
 // kernel, and leaving real servers, which Check removes.
 func (s *state) equal(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) && maps.Equal(s.classes, o.classes) &&
-		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
+		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs) && s.externals.SameAddrs(o.externals)
 }
 
 // read reads the state from the kernel.
@@ -104,6 +105,7 @@ func (d *Datapath) read(ctx context.Context) (*state, error) {
 		r.Addrs(nftset.Hairpin, is4, func(a netip.Addr) { r.state.hairpins[a] = 1 })
 		r.readClasses(is4)
 		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
+		r.Addrs(nftset.ExternalAddresses, is4, func(a netip.Addr) { r.state.externals[a] = 1 })
 	}
 	r.state.settings = r.Settings()
 	if err := r.Err(); err != nil {

@@ -43,7 +43,7 @@ func (d *Datapath) pruneLate(ctx context.Context) error {
 func (s *state) equal(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
 		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && maps.Equal(s.updateChains, o.confirms) &&
-		s.settings.equal(&o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
+		s.settings.equal(&o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs) && s.externals.SameAddrs(o.externals)
 }
 
 func (n *nodeSettings) equal(o *nodeSettings) bool {

@@ -55,6 +55,7 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Balance: h.balance, LoadBalancer: h.loadBalancer,
 		Affinity: time.Duration(extra.seconds) * time.Second,
 	}
+	f.OnNode = f.OwnsAddress() && s.externals[k.Addr.Addr()] == 0
 	if h.entry != verdictPolicyCheck {
 		return f, nil
 	}

@@ -30,6 +30,7 @@ func (d *Datapath) read(ctx context.Context) (*state, error) {
 		}
 		r.Addrs(nftset.Hairpin, is4, func(a netip.Addr) { r.state.hairpins[a] = 1 })
 		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
+		r.Addrs(nftset.ExternalAddresses, is4, func(a netip.Addr) { r.state.externals[a] = 1 })
 		r.Addrs(nodeportHosts, is4, func(a netip.Addr) { r.state.settings.hosts = append(r.state.settings.hosts, a) })
 	}
 	r.state.settings.Settings = r.Settings()

@@ -14,6 +14,7 @@ type state struct {
 	frontends  map[service.Key]*frontendState
 	hairpins   nftset.Counts // addresses of local endpoints, with the number of frontends that need them
 	clusterIPs nftset.Counts // ClusterIPs, with the number of frontends that have them
+	externals  nftset.Counts // load balancers' addresses and external IPs, with the number of frontends that have them
 	settings   nodeSettings
 
 	chainUses     map[verdictID]int     // the number of elements that lead to each load-balancing chain
@@ -51,6 +52,7 @@ func newState() *state {
 		frontends:      map[service.Key]*frontendState{},
 		hairpins:       nftset.Counts{},
 		clusterIPs:     nftset.Counts{},
+		externals:      nftset.Counts{},
 		chainUses:      map[verdictID]int{},
 		chains:         map[verdictID]lbChain{},
 		shared:         map[verdictID]bool{},

@@ -157,6 +157,7 @@ func (j *syncJob) addressSets(changes []service.Change) error {
 	}{
 		{nftset.Hairpin, j.state.hairpins, nftset.LocalEndpointsOf, nftset.HairpinKey},
 		{nftset.ClusterIPs, j.state.clusterIPs, nftset.ClusterIPsOf, netip.Addr.AsSlice},
+		{nftset.ExternalAddresses, j.state.externals, nftset.ExternalAddressesOf, netip.Addr.AsSlice},
 	} {
 		changed := one.current.Change(changes, one.of, j.stats.Full)
 		for w := range one.current.All(one.set, changed, one.key) {

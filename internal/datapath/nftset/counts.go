@@ -19,6 +19,13 @@ func ClusterIPsOf(fr *service.Frontend, f func(netip.Addr)) {
 	}
 }
 
+// ExternalAddressesOf calls f for the address of a frontend that is a load balancer's or an external IP, and no node's.
+func ExternalAddressesOf(fr *service.Frontend, f func(netip.Addr)) {
+	if fr.OwnsAddress() {
+		f(fr.Addr.Addr())
+	}
+}
+
 // LocalEndpointsOf calls f for the address of each endpoint of a frontend that is on this node. Two endpoints with the
 // same address are two calls.
 func LocalEndpointsOf(fr *service.Frontend, f func(netip.Addr)) {

@@ -12,6 +12,7 @@ const (
 	SourceRestricted  Set = "source-restricted"
 	SourceRanges      Set = "source-ranges"
 	ClusterIPs        Set = "cluster-ips"
+	ExternalAddresses Set = "external-addresses"
 	ServiceCIDRs      Set = "service-cidrs"
 	Pods              Set = "pods"
 	NodePortAddresses Set = "nodeport-addresses"

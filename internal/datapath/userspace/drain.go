@@ -119,7 +119,7 @@ func (d *Datapath) removeFrontends(ctx context.Context) error {
 		return err
 	}
 	p := fullChangeset(h, &service.Table{})
-	p.shared(h.settings, service.Settings{}, h.clusterIPs, nil, true)
+	p.shared(h.settings, service.Settings{}, h.owned, nil, true)
 	if err := d.rules.Commit(ctx, nil, p.writes()); err != nil {
 		return err
 	}

@@ -172,14 +172,18 @@ func comment(f *service.Frontend, internal, external *service.Route) string {
 	if f.LoadBalancer {
 		words = append(words, wordLoadBalancer)
 	}
+	if f.OnNode {
+		words = append(words, wordOnNode)
+	}
 	return strings.Join(words, " ")
 }
 
-// Words of a comment, for Route.Local and Frontend.LoadBalancer.
+// Words of a comment, for Route.Local, Frontend.LoadBalancer and Frontend.OnNode.
 const (
 	wordLocal         = "local"
 	wordExternalLocal = "external-local"
 	wordLoadBalancer  = "load-balancer"
+	wordOnNode        = "on-node"
 )
 
 // parseComment is the inverse of comment, except that it ignores wordExternalLocal: the caller sets the external route
@@ -211,6 +215,8 @@ func parseComment(text string, f *service.Frontend) (err error) {
 			f.ClusterIP = true
 		case w == wordLoadBalancer:
 			f.LoadBalancer = true
+		case w == wordOnNode:
+			f.OnNode = true
 		}
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
@@ -22,7 +21,7 @@ func TestGolden(t *testing.T) {
 		}
 		table := s.Offer(d.Info().Capabilities.Algorithms).Table()
 		p := fullChangeset(&kernelState{}, table)
-		p.shared(service.Settings{}, table.Settings, nftset.Counts{}, d.allChanges(table), true)
+		p.shared(service.Settings{}, table.Settings, ownedAddresses{{}, {}}, d.allChanges(table), true)
 		var lines []string
 		for _, w := range p.writes() {
 			lines = append(lines, w.String()+"\n")

@@ -12,21 +12,33 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
+// ownedSets are the sets of addresses of which a packet to an unused port is refused.
+var ownedSets = [2]struct {
+	set nftset.Set
+	of  func(*service.Frontend, func(netip.Addr))
+}{
+	{nftset.ClusterIPs, nftset.ClusterIPsOf},
+	{nftset.ExternalAddresses, nftset.ExternalAddressesOf},
+}
+
+// ownedAddresses has the addresses of each of ownedSets.
+type ownedAddresses [2]nftset.Counts
+
 // kernelState is the complete state of the datapath in the kernel.
 type kernelState struct {
-	elements   map[elementID]element // elements of frontends
-	sources    map[service.Key]*nftset.Sources
-	settings   service.Settings
-	clusterIPs nftset.Counts
-	affinity   map[affinityKey]affinityEntry
-	orphans    map[elementID]element
+	elements map[elementID]element // elements of frontends
+	sources  map[service.Key]*nftset.Sources
+	settings service.Settings
+	owned    ownedAddresses
+	affinity map[affinityKey]affinityEntry
+	orphans  map[elementID]element
 }
 
 // read reads the state from the kernel.
 func (d *Datapath) read(ctx context.Context) (*kernelState, error) {
 	r := d.rules.Reader(ctx)
 	h := &kernelState{
-		elements: map[elementID]element{}, sources: map[service.Key]*nftset.Sources{}, clusterIPs: nftset.Counts{},
+		elements: map[elementID]element{}, sources: map[service.Key]*nftset.Sources{}, owned: ownedAddresses{{}, {}},
 		affinity: map[affinityKey]affinityEntry{}, orphans: map[elementID]element{},
 	}
 	for _, is4 := range nftset.Families {
@@ -35,7 +47,9 @@ func (d *Datapath) read(ctx context.Context) (*kernelState, error) {
 		}
 		h.readElements(r, orphanedConnections, is4, h.orphans)
 		r.Sources(is4, func(k service.Key) *nftset.Sources { return nftset.Ensure(h.sources, k) })
-		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { h.clusterIPs[a] = 1 })
+		for i, one := range ownedSets {
+			r.Addrs(one.set, is4, func(a netip.Addr) { h.owned[i][a] = 1 })
+		}
 		readAffinity(r, is4, h.affinity)
 	}
 	h.settings = r.Settings()
@@ -77,8 +91,8 @@ func sourcesOf(f *service.Frontend) nftset.Sources {
 type changeset struct {
 	settings, early, entries, open, late []nft.Write
 
-	frontends  map[service.Key]bool // the frontends that change
-	clusterIPs nftset.Counts        // the counts that change
+	frontends map[service.Key]bool // the frontends that change
+	owned     ownedAddresses       // the counts that change
 }
 
 func newChangeset() *changeset { return &changeset{frontends: map[service.Key]bool{}} }
@@ -131,12 +145,14 @@ func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
 	p.frontends[k] = true
 }
 
-// shared adds the writes of the settings and of the set of ClusterIPs.
-func (p *changeset) shared(was, is service.Settings, held nftset.Counts, changes []service.Change, full bool) {
+// shared adds the writes of the settings and of ownedSets.
+func (p *changeset) shared(was, is service.Settings, held ownedAddresses, changes []service.Change, full bool) {
 	p.settings = nftset.ChangeSettings(was, is)
-	p.clusterIPs = held.Change(changes, nftset.ClusterIPsOf, full)
-	add, del := held.Writes(nftset.ClusterIPs, p.clusterIPs, netip.Addr.AsSlice)
-	p.early, p.late = append(p.early, add...), append(p.late, del...)
+	for i, one := range ownedSets {
+		p.owned[i] = held[i].Change(changes, one.of, full)
+		add, del := held[i].Writes(one.set, p.owned[i], netip.Addr.AsSlice)
+		p.early, p.late = append(p.early, add...), append(p.late, del...)
+	}
 }
 
 // incremental returns the changeset for the changes between two tables.

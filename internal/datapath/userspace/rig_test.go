@@ -37,6 +37,7 @@ type rig struct {
 func newRig(t testing.TB, endpoints int) *rig {
 	t.Helper()
 	n := testnet.New(t)
+	n.SendEveryICMPError() // pods without a server refuse many datagrams
 	r := &rig{t: t, net: n, node: n.Node("node-1"), outside: n.Outside, dp: open(t)}
 	r.client = n.Pod(r.node, "client", netip.MustParseAddr("10.244.1.200"))
 	for i := range endpoints {

@@ -43,15 +43,15 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
-	cfg        Config
-	text       string // the ruleset, as people read it
-	rules      *nftset.Syncer[*kernelState]
-	proxy      *proxy         // nil while the proxy does not run
-	table      *service.Table // the table of the last Sync; nil: read the kernel
-	clusterIPs nftset.Counts
-	served     map[service.Key]bool  // the proxy's frontends
-	orphaned   map[elementID]element // elements of connections without a frontend
-	draining   bool                  // Drain was called: no new connections
+	cfg      Config
+	text     string // the ruleset, as people read it
+	rules    *nftset.Syncer[*kernelState]
+	proxy    *proxy         // nil while the proxy does not run
+	table    *service.Table // the table of the last Sync; nil: read the kernel
+	owned    ownedAddresses
+	served   map[service.Key]bool  // the proxy's frontends
+	orphaned map[elementID]element // elements of connections without a frontend
+	draining bool                  // Drain was called: no new connections
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -143,7 +143,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return stats, err
 	}
-	p.shared(was, want.Settings, d.clusterIPs, changes, stats.Full)
+	p.shared(was, want.Settings, d.owned, changes, stats.Full)
 	if err := d.apply(ctx, p, want, changes, stats.Full || !was.Equal(want.Settings)); err != nil {
 		return stats, err
 	}
@@ -176,7 +176,7 @@ func (d *Datapath) readKernel(ctx context.Context) (*kernelState, error) {
 		return nil, err
 	}
 	d.proxy.affinity.load(h.affinity)
-	d.orphaned, d.clusterIPs = h.orphans, h.clusterIPs
+	d.orphaned, d.owned = h.orphans, h.owned
 	return h, nil
 }
 
@@ -226,7 +226,9 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 			return err
 		}
 	}
-	d.clusterIPs.Note(p.clusterIPs)
+	for i, changed := range p.owned {
+		d.owned[i].Note(changed)
+	}
 	d.proxy.removeGone(changes, d.table == nil)
 	for _, c := range changes {
 		if c.New == nil {
@@ -261,7 +263,7 @@ func (d *Datapath) kernelMatches(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	p := fullChangeset(h, d.table)
-	p.shared(h.settings, d.table.Settings, h.clusterIPs, d.allChanges(d.table), true)
+	p.shared(h.settings, d.table.Settings, h.owned, d.allChanges(d.table), true)
 	return len(p.writes()) == 0, nil
 }
 

@@ -15,16 +15,20 @@ import (
 )
 
 // everywhere returns a packet from each place, and from each local endpoint of the frontend, to each frontend of the
-// table. Each has the outcome that the table says, or the outcome of a datapath that cannot carry it.
+// table, and to a port of each address that no Service has. Each has the outcome that the table says, or the outcome of a datapath that cannot carry it.
 func (r *rig) everywhere(t *service.Table) []scenario.Packet {
 	t = r.supportedPart(t)
 	var out []scenario.Packet
+	addrs := map[netip.Addr]bool{}
 	for _, f := range t.Sorted() {
-		is4 := f.Addr.Addr().Is4()
-		to := []netip.Addr{f.Addr.Addr()}
-		if f.NodePort() {
-			w := &scenario.World
-			to = []netip.Addr{w.Node.Addr(is4), w.Extra.Addr(is4)}
+		is4, port := f.Addr.Addr().Is4(), f.Addr.Port()
+		to := []netip.AddrPort{f.Addr}
+		switch w := &scenario.World; {
+		case f.NodePort():
+			to = []netip.AddrPort{netip.AddrPortFrom(w.Node.Addr(is4), port), netip.AddrPortFrom(w.Extra.Addr(is4), port)}
+		case !addrs[f.Addr.Addr()]:
+			addrs[f.Addr.Addr()] = true
+			to = append(to, netip.AddrPortFrom(f.Addr.Addr(), 7))
 		}
 		var from []scenario.From
 		for _, p := range scenario.Places() {
@@ -36,8 +40,8 @@ func (r *rig) everywhere(t *service.Table) []scenario.Packet {
 			}
 		}
 		for _, who := range from {
-			for _, addr := range to {
-				p := scenario.Packet{From: who, To: netip.AddrPortFrom(addr, f.Addr.Port()), Proto: f.Proto}
+			for _, at := range to {
+				p := scenario.Packet{From: who, To: at, Proto: f.Proto}
 				if want, ok := scenario.Predict(t, p); ok {
 					p.Want = want
 					p.Text = fmt.Sprintf("from=%s to=%v/%v -> %v", who.Place, p.To, p.Proto, want)

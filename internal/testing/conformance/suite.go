@@ -47,13 +47,14 @@ func Run(t *testing.T, open Open) {
 	s.run(t)
 }
 
-// RunScenarios runs the scenarios and the parts counted and refused, for a second variant of a mechanism that passes the
+// RunScenarios runs the scenarios and the parts counted, refused and attracted, for a second variant of a mechanism that passes the
 // whole suite.
 func RunScenarios(t *testing.T, open Open) {
 	s := newSuite(t, open)
 	s.scenarios(t, s.slots())
 	t.Run("counted", func(t *testing.T) { s.counted(t) })
 	t.Run("refused", func(t *testing.T) { s.refused(t) })
+	t.Run("attracted", func(t *testing.T) { s.attracted(t) })
 }
 
 func newSuite(t testing.TB, open Open) suite {
@@ -98,6 +99,7 @@ func parts() []part {
 		{"explained", suite.explained},
 		{"sctp", suite.sctp},
 		{"refused", suite.refused},
+		{"attracted", suite.attracted},
 	}
 }
 

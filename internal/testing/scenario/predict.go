@@ -105,6 +105,8 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		return Outcome{Action: service.Reject}, true
 	case f == nil && contains(t.Settings.ServiceCIDRs, p.To.Addr()):
 		return Outcome{Action: service.Drop}, true
+	case f == nil && isExternal(t, p.To.Addr()) && !ofNode(p.To.Addr()) && !ofNode(p.From.Addr):
+		return Outcome{Action: service.Reject}, true
 	case f == nil:
 		// A port of the node without a listener refuses by itself.
 		return Outcome{Action: service.Reject}, ofNode(p.To.Addr())
@@ -187,6 +189,16 @@ func frontend(t *service.Table, p Packet) *service.Frontend {
 func isClusterIP(t *service.Table, a netip.Addr) bool {
 	for f := range t.Frontends() {
 		if f.ClusterIP && f.Addr.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
+// isExternal reports whether an address is a load balancer's or an external IP, and no node's.
+func isExternal(t *service.Table, a netip.Addr) bool {
+	for f := range t.Frontends() {
+		if f.OwnsAddress() && f.Addr.Addr() == a {
 			return true
 		}
 	}

@@ -162,7 +162,7 @@ func TestPredict(t *testing.T) {
 		{"outside", "172.18.0.11:30080", api.TCP, "drop"},
 		{"node", "127.0.0.1:30080", api.TCP, "reject"},
 		{"outside", "172.18.0.11:30080", api.UDP, "reject"},
-		{"outside", "10.96.0.9:80", api.UDP, ""},
+		{"outside", "10.96.0.9:80", api.UDP, "reject"},
 		{"outside", "172.18.0.12:30080", api.TCP, ""},
 	} {
 		p := Packet{From: From{Place: c.place}, To: addr(c.to), Proto: c.proto}
