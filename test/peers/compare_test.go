@@ -36,7 +36,7 @@ func (o *oracle) questions(table *service.Table, in objects, all []scenario.Pack
 	for _, p := range all {
 		want, known := scenario.Predict(table, p)
 		q := &question{Packet: p, far: map[netip.AddrPort]bool{}, likely: known && want.Action != service.Drop}
-		if want.Action == service.Reject && o.config.mode == "iptables" {
+		if want.Action == service.Reject && (o.config.mode == "iptables" || unusedExternal(p, in)) {
 			q.likely = false // often documented as silence
 		}
 		lost := false

@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 	"github.com/fairway-net/fairway/test/peers/volley"
 )
@@ -22,6 +23,12 @@ var documented = []struct {
 	heading string
 	is      func(difference, objects, configuration) bool
 }{
+	{"TCP connections that are refused", func(d difference, _ objects, _ configuration) bool {
+		return d.packet.Proto == api.TCP && d.theirs.only(volley.Refused) && d.ours.only(volley.Reset)
+	}},
+	{"Ports of external addresses that no Service has", func(d difference, in objects, _ configuration) bool {
+		return unusedExternal(d.packet, in) && d.packet.From.Place != "node" && d.ours.refused()
+	}},
 	{"NodePorts of a family in which the node has no address", func(d difference, _ objects, c configuration) bool {
 		return c.one && nodePort(d.packet) && d.packet.To.Addr().Is6()
 	}},
@@ -127,6 +134,12 @@ func serves(p scenario.Packet, in objects) bool {
 	return svc != nil && len(svc.Labels) == 0 && slices.ContainsFunc(svc.Spec.Ports, func(q corev1.ServicePort) bool {
 		return uint16(q.Port) == p.To.Port() && string(q.Protocol) == p.Proto.String()
 	})
+}
+
+// unusedExternal reports whether a packet goes to a port of a load balancer's address or an external IP that no Service
+// has.
+func unusedExternal(p scenario.Packet, in objects) bool {
+	return !clusterIPs.Contains(p.To.Addr()) && !nodePort(p) && !serves(p, in)
 }
 
 // nodePort reports whether a packet goes to a port of the node.

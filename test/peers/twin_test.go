@@ -55,6 +55,7 @@ func binary(t testing.TB, name string) string {
 func newTwin(t testing.TB, api *apiserver.Server, name string, argv ...string) *twin {
 	t.Helper()
 	n := testnet.New(t)
+	n.SendEveryICMPError() // kube-proxy refuses TCP by ICMP too
 	w := &scenario.World
 	tw := &twin{name: name, node: n.Node("node-1"), hosts: map[netip.Addr]*testnet.Host{}}
 	peer := n.Node("node-2")

@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 // and forwards.
 func TestFire(t *testing.T) {
 	n := testnet.New(t)
+	n.SendEveryICMPError()
 	node, peer := n.Node("node"), n.Node("peer")
 	four, six := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244:1::5")
 	pod := n.Pod(node, "pod", four, six)
