@@ -4,27 +4,11 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"hash/fnv"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 )
-
-// A View is the number of the blocks of one namespace's NetworkPolicies for one direction. Its low 8 bits are zero: the
-// kernel's program adds the length of a prefix. No class and no rule has the same number.
-type View uint32
-
-// viewBit is in every View, in no Class, and ruleBit is in no View.
-const (
-	viewBit  View = 1 << 30
-	viewBits View = 1<<21 - 1
-)
-
-// A ViewPrefix is a prefix in a View. Its length is a multiple of LengthStep.
-type ViewPrefix struct {
-	View   View
-	Prefix netip.Prefix
-}
 
 // LengthStep is the distance of the lengths that a table has. A prefix between is up to 8 elements.
 const LengthStep = 4
@@ -35,13 +19,6 @@ func Lengths(bits int) (all []int) {
 		all = append(all, n)
 	}
 	return all
-}
-
-// A blockView is the blocks of a namespace for one direction, as the table has them.
-type blockView struct {
-	number View
-	sets   map[string]*blockSet
-	plan   *blockPlan
 }
 
 // A blockSet is the rules that include an address by a block. Addresses with the same set have the same class.
@@ -56,16 +33,12 @@ type blockPlan struct {
 	prefixes map[netip.Prefix]*blockSet
 	sets     map[string]*blockSet
 	byRule   map[RuleID][]*blockSet
-	// listed counts the prefixes of a policy in the plan, and grants its grants to a pod.
-	listed, grants map[*compiledPolicy]int
 }
 
 // planBlocks compiles the blocks of policies.
 func planBlocks(policies []*compiledPolicy, d Direction) *blockPlan {
-	plan := &blockPlan{prefixes: map[netip.Prefix]*blockSet{}, sets: map[string]*blockSet{},
-		byRule: map[RuleID][]*blockSet{}, listed: map[*compiledPolicy]int{}, grants: map[*compiledPolicy]int{}}
-	w := newBlockWalk(policies, d)
-	if len(w.nodes) == 0 {
+	plan := &blockPlan{prefixes: map[netip.Prefix]*blockSet{}, sets: map[string]*blockSet{}, byRule: map[RuleID][]*blockSet{}}
+	if len(policies) == 0 {
 		return plan
 	}
 	type found struct {
@@ -73,12 +46,8 @@ func planBlocks(policies []*compiledPolicy, d Direction) *blockPlan {
 		set    *blockSet
 	}
 	var all []found
-	w.walk(func(n *blockNode, rules []*compiledRule) {
-		all = append(all, found{n.prefix, plan.set(rules)})
-		for _, e := range n.edges {
-			plan.listed[e.peer.rule.policy] += 1 << expansion(n.prefix)
-		}
-	})
+	w := newBlockWalk(policies, d)
+	w.walk(func(n *blockNode) { all = append(all, found{n.prefix, plan.set(w.rules())}) })
 	// Longer prefixes come last: where two have a prefix of the table in common, the longer one decides.
 	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.prefix.Bits(), b.prefix.Bits()) })
 	for _, f := range all {
@@ -87,6 +56,36 @@ func planBlocks(policies []*compiledPolicy, d Direction) *blockPlan {
 		}
 	}
 	return plan
+}
+
+// A blockCost is the elements of a policy's blocks: prefixes of the plan, and grants to each pod.
+type blockCost struct{ prefixes, grants int }
+
+// countBlocks returns the costs of policies in the plan of all of them. It does not make the plan, which can be huge.
+func countBlocks(policies []*compiledPolicy, d Direction) map[*compiledPolicy]*blockCost {
+	costs := make(map[*compiledPolicy]*blockCost, len(policies))
+	for _, p := range policies {
+		costs[p] = &blockCost{}
+	}
+	w := newBlockWalk(policies, d)
+	seen := map[uint64]bool{}
+	w.walk(func(n *blockNode) {
+		for i, e := range n.edges { // those of a policy are adjacent
+			if p := e.peer.rule.policy; i == 0 || p != n.edges[i-1].peer.rule.policy {
+				costs[p].prefixes += 1 << expansion(n.prefix)
+			}
+		}
+		if !seen[w.hash] {
+			seen[w.hash] = true
+			w.counted++
+		}
+	})
+	for _, g := range w.groups {
+		for _, r := range g.rules {
+			costs[r.policy].grants += r.sets * max(1, len(r.Ports))
+		}
+	}
+	return costs
 }
 
 // set returns the set of some rules.
@@ -101,7 +100,6 @@ func (plan *blockPlan) set(rules []*compiledRule) *blockSet {
 		plan.sets[s.key] = s
 		for _, r := range s.rules {
 			plan.byRule[r.id] = append(plan.byRule[r.id], s)
-			plan.grants[r.policy] += max(1, len(r.Ports))
 		}
 	}
 	return s
@@ -139,6 +137,8 @@ type walkRule struct {
 	*compiledRule
 	peers int // that include the address
 	group *ruleGroup
+	hash  uint64
+	sets  int // that were counted while the rule was its group's first
 }
 
 // A ruleGroup is the rules of a policy with the same ports. The first that includes an address stands for all.
@@ -162,7 +162,9 @@ type blockEdge struct {
 type blockWalk struct {
 	nodes   []*blockNode
 	groups  []*ruleGroup
-	changed bool // the first rule of a group, since the prefix around
+	changed bool   // the first rule of a group, since the prefix around
+	hash    uint64 // of the first rules of all groups
+	counted int    // sets of rules
 }
 
 func newBlockWalk(policies []*compiledPolicy, d Direction) *blockWalk {
@@ -188,7 +190,7 @@ func newBlockWalk(policies []*compiledPolicy, d Direction) *blockWalk {
 				groups[key] = &ruleGroup{}
 				w.groups = append(w.groups, groups[key])
 			}
-			one := &walkRule{compiledRule: r, group: groups[key]}
+			one := &walkRule{compiledRule: r, group: groups[key], hash: rand.Uint64()}
 			one.group.rules = append(one.group.rules, one)
 			for _, b := range r.blocks {
 				peer := &blockPeer{rule: one}
@@ -208,19 +210,25 @@ func newBlockWalk(policies []*compiledPolicy, d Direction) *blockWalk {
 }
 
 // walk calls f with each prefix whose rules differ from those of the prefix around it.
-func (w *blockWalk) walk(f func(n *blockNode, rules []*compiledRule)) {
+func (w *blockWalk) walk(f func(*blockNode)) {
 	var around []*blockNode
+	leave := func() {
+		w.step(around[len(around)-1], -1)
+		around = around[:len(around)-1]
+	}
 	for _, n := range w.nodes {
 		for len(around) > 0 && !around[len(around)-1].prefix.Contains(n.prefix.Addr()) {
-			w.step(around[len(around)-1], -1)
-			around = around[:len(around)-1]
+			leave()
 		}
 		w.changed = false
 		w.step(n, 1)
 		around = append(around, n)
 		if w.changed {
-			f(n, w.rules())
+			f(n)
 		}
+	}
+	for len(around) > 0 {
+		leave()
 	}
 }
 
@@ -242,13 +250,28 @@ func (w *blockWalk) step(n *blockNode, by int) {
 		default:
 			continue
 		}
-		g := p.rule.group
-		before := g.first
-		g.first = nil
-		if i := slices.IndexFunc(g.rules, func(r *walkRule) bool { return r.peers > 0 }); i >= 0 {
-			g.first = g.rules[i]
-		}
-		w.changed = w.changed || g.first != before
+		w.setFirst(p.rule.group)
+	}
+}
+
+// setFirst finds the first rule of a group that includes the present prefix.
+func (w *blockWalk) setFirst(g *ruleGroup) {
+	before := g.first
+	g.first = nil
+	if i := slices.IndexFunc(g.rules, func(r *walkRule) bool { return r.peers > 0 }); i >= 0 {
+		g.first = g.rules[i]
+	}
+	if g.first == before {
+		return
+	}
+	w.changed = true
+	if before != nil {
+		w.hash ^= before.hash
+		before.sets += w.counted
+	}
+	if g.first != nil {
+		w.hash ^= g.first.hash
+		g.first.sets -= w.counted
 	}
 }
 
@@ -260,167 +283,6 @@ func (w *blockWalk) rules() (all []*compiledRule) {
 		}
 	}
 	return all
-}
-
-// usedIn returns the policies of a namespace that have rules for pods of this node.
-func (s *namespaceState) usedIn(d Direction) (all []*compiledPolicy) {
-	for _, p := range s.inOrder() {
-		if p.addrsByDirection[d] > 0 && p.listsBlocks[d] && !p.overPeers {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// A viewKey names a View.
-type viewKey struct {
-	space *namespaceState
-	d     Direction
-}
-
-// planViews compiles the blocks of the namespaces whose policies changed.
-func (c *Compiler) planViews() {
-	for v := range c.dirtyViews {
-		v.space.plans[v.d] = planBlocks(v.space.usedIn(v.d), v.d)
-	}
-}
-
-// updateViews writes the changed views to the table.
-func (c *Compiler) updateViews() {
-	for v := range c.dirtyViews {
-		plan := v.space.plans[v.d]
-		if used := v.space.usedIn(v.d); slices.ContainsFunc(used, func(p *compiledPolicy) bool { return p.overGrants }) {
-			plan = planBlocks(slices.DeleteFunc(used, func(p *compiledPolicy) bool { return p.overGrants }), v.d)
-		}
-		c.setView(v, plan)
-	}
-	clear(c.dirtyViews)
-}
-
-// setView makes the table have a plan, and gives the classes to the profiles of the namespace.
-func (c *Compiler) setView(key viewKey, plan *blockPlan) {
-	v := key.space.views[key.d]
-	if v == nil {
-		v = &blockView{number: c.newView(key), plan: planBlocks(nil, key.d)}
-		key.space.views[key.d], c.views[v.number] = v, true
-	}
-	old, sets := v.plan, v.sets
-	v.plan, v.sets = plan, plan.sets
-	for k, s := range plan.sets {
-		if had := sets[k]; had != nil {
-			s.number = had.number
-		} else {
-			s.number = c.number([]string{fmt.Sprint("blocks|", key.space.name, "|", key.d, "|"), k}, 0)
-			c.classByNumber[s.number] = &class{}
-		}
-	}
-	changed := false
-	for p, s := range plan.prefixes {
-		changed = c.setPrefix(ViewPrefix{v.number, p}, s.number) || changed
-	}
-	for p := range old.prefixes {
-		if plan.prefixes[p] == nil {
-			changed = c.setPrefix(ViewPrefix{v.number, p}, 0) || changed
-		}
-	}
-	c.changes.Revoked = c.changes.Revoked || changed && len(plan.prefixes) > 0
-	if len(plan.prefixes) == 0 {
-		delete(c.views, v.number)
-		key.space.views[key.d] = nil
-	}
-	for _, p := range c.profiles[key.d] {
-		if p.space == key.space {
-			c.grantBlocks(p)
-			for at := range p.users {
-				c.setViewOf(key.d, at)
-			}
-		}
-	}
-	for k, s := range sets {
-		if plan.sets[k] == nil {
-			delete(c.classByNumber, s.number)
-		}
-	}
-	c.forget(key.space)
-}
-
-func (c *Compiler) setPrefix(key ViewPrefix, now Class) (changed bool) {
-	was := c.table.Prefixes[key]
-	if was == now {
-		return false
-	}
-	if c.table.Prefixes[key] = now; now == 0 {
-		delete(c.table.Prefixes, key)
-	}
-	note(c.changes.Prefixes, key, was, now, equalValues)
-	return true
-}
-
-// newView derives a number from the namespace and the direction. No other view has the number.
-func (c *Compiler) newView(key viewKey) View {
-	h := fnv.New64a()
-	fmt.Fprint(h, key.space.name, " ", key.d)
-	for n := h.Sum64(); ; n++ {
-		if v := viewBit | View(n^n>>32)&viewBits<<8; !c.views[v] {
-			return v
-		}
-	}
-}
-
-// grantBlocks computes the segments of a profile for the classes of its namespace's view.
-func (c *Compiler) grantBlocks(p *profile) {
-	now := map[Class][]int{}
-	if v := p.view(); v != nil {
-		for _, i := range p.blockRules {
-			for _, s := range v.plan.byRule[p.rules[i].id] {
-				now[s.number] = append(now[s.number], i)
-			}
-		}
-	}
-	set := func(k Class, s []Segment) {
-		p.set(k, s)
-		for at := range p.users {
-			c.grant(p.direction, Target{at.addr, k}, s)
-		}
-	}
-	for k := range p.blockClasses {
-		if now[k] == nil {
-			set(k, nil)
-		}
-	}
-	clear(p.blockClasses)
-	for k, rules := range now {
-		p.blockClasses[k] = true
-		if s := p.segments(rules); !slices.Equal(s, p.grants[k]) {
-			set(k, s)
-		}
-	}
-}
-
-// view returns the view that the pods of a profile have, or nil.
-func (p *profile) view() *blockView {
-	if p.space == nil || len(p.blockRules) == 0 {
-		return nil
-	}
-	return p.space.views[p.direction]
-}
-
-// setViewOf records the view of a pod.
-func (c *Compiler) setViewOf(d Direction, at *address) {
-	var now View
-	if p := at.profiles[d]; p != nil {
-		if v := p.view(); v != nil {
-			now = v.number
-		}
-	}
-	was := c.table.Views[d][at.addr]
-	if was == now {
-		return
-	}
-	if c.table.Views[d][at.addr] = now; now == 0 {
-		delete(c.table.Views[d], at.addr)
-	}
-	note(c.changes.Views[d], at.addr, was, now, equalValues)
 }
 
 // blockKey is the name of a block.

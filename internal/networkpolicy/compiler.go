@@ -30,6 +30,7 @@ type Compiler struct {
 	limits       limits
 	usedPolicies map[*compiledPolicy]bool // that isolate a pod of this node
 	problems     map[api.Name]string
+	overPorts    map[api.Name]bool
 	grants       int // segments in the table
 	passes       int // how often Compile was called
 	// sandboxes are the addresses of sandboxes, by pod.
@@ -66,10 +67,10 @@ type namespaceState struct {
 	// retained are policies that were deleted before the pods of a namespace that is being deleted (CVE-2024-7598).
 	// They count until the pods are gone.
 	retained map[string]bool
-	// plans are the blocks of all policies that have rules for pods of this node, by direction. views are those in the
-	// table, without policies over a limit.
-	plans [2]*blockPlan
-	views [2]*blockView
+	// views are the blocks of the policies for pods of this node, by direction, without those over a limit. Nil: there
+	// are none. blockCosts has also the policies over a limit.
+	views      [2]*blockView
+	blockCosts [2]map[*compiledPolicy]*blockCost
 	// costs are the elements of the used policies as of a pass. Nil: the policies or their pods changed.
 	costs     map[*compiledPolicy]int
 	costsPass int
@@ -96,7 +97,7 @@ func New(node string) *Compiler {
 		node: node, pods: map[api.Name]*pod{}, namespaces: map[string]*namespaceState{}, addrs: map[netip.Addr]*address{},
 		terms: newTermIndex(), classes: map[string]*class{}, classByNumber: map[Class]*class{}, views: map[View]bool{},
 		profiles: [2]map[string]*profile{{}, {}}, rules: map[RuleName]*ruleUse{},
-		limits: limits{MaxPeers, MaxGrants}, usedPolicies: map[*compiledPolicy]bool{}, problems: map[api.Name]string{},
+		limits: limits{MaxPeers, MaxGrants}, usedPolicies: map[*compiledPolicy]bool{}, problems: map[api.Name]string{}, overPorts: map[api.Name]bool{},
 		sandboxes: map[api.Name]map[*address]bool{}, nodes: map[string]*Node{},
 		table: newTable(), changes: newChanges(),
 		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtyNamespaces: map[*namespaceState]bool{}, dirtyViews: map[viewKey]bool{},
@@ -129,6 +130,7 @@ func (c *Compiler) SetPod(name api.Name, object *api.Pod) {
 		}
 		delete(old.namespace.pods, old)
 		delete(c.dirtyPods, old)
+		delete(c.overPorts, name)
 	}
 	if object == nil {
 		delete(c.pods, name)
@@ -270,7 +272,7 @@ func (c *Compiler) Compile() (*Table, *Changes) {
 		c.classify(at)
 	}
 	clear(c.dirtyAddrs)
-	c.planViews()
+	c.countViews()
 	if len(subjects)+len(c.newClasses)+len(c.emptyClasses) > 0 {
 		for at := range c.limitGrants() {
 			subjects[at] = true

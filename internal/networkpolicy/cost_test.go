@@ -173,3 +173,81 @@ func TestNamedPortsOfOthers(t *testing.T) {
 		}
 	})
 }
+
+// Selectors of other namespaces divide the classes of a namespace, and do not count for its limit.
+func TestSelectorsOfOthers(t *testing.T) {
+	c := New("here")
+	c.limits.maxGrants = 100
+	addPods(c, "good", 30)
+	addPods(c, "evil", 1)
+	web := &Policy{Name: api.Name{Namespace: "good", Name: "web"}, Isolates: [2]bool{Ingress: true}}
+	web.Rules[Ingress] = []Rule{{Peers: []Peer{{Pods: &api.Selector{}}}}}
+	c.SetPolicy(web.Name, web)
+	p := wide("evil", "selectors", 30, 1)
+	for i := range p.Rules[Ingress][0].Peers {
+		p.Rules[Ingress][0].Peers[i].Namespaces = &api.Selector{}
+	}
+	c.SetPolicy(p.Name, p)
+	table, _ := c.Compile()
+	from, to := podAt("good", 3).Addrs[0], podAt("good", 4).Addrs[0]
+	if len(c.Problems()) > 0 || !Lookup(table, Packet{Src: from, Dst: to, Proto: api.TCP, Port: 80}).Allowed() {
+		t.Errorf("evil's selectors close a policy of good: %v", c.Problems())
+	}
+	if n := elementsOf(table, "good"); n != 30*30 {
+		t.Errorf("good has %d elements, want a grant for each pod", n)
+	}
+}
+
+// Blocks that exceed a limit close the policies that cause it, quickly.
+func TestLimitOfBlocks(t *testing.T) {
+	var rules [][]Peer
+	for _, p := range singles(1000) {
+		rules = append(rules, []Peer{allBut(p)})
+	}
+	large := blocksOf("evil", "large", rules, 1)
+	for i := range large.Rules[Egress] {
+		large.Rules[Egress][i].Ports[0] = Port{Proto: api.TCP, First: uint16(i + 1), Last: uint16(40000 - i)}
+	}
+	small := blocksOf("evil", "small", [][]Peer{{{Block: &Block{CIDR: netip.MustParsePrefix("30.0.0.0/9")}}}}, 1)
+	c := New("here")
+	addPods(c, "evil", 1)
+	c.SetPolicy(large.Name, large)
+	c.SetPolicy(small.Name, small)
+	start := time.Now()
+	table, _ := c.Compile()
+	if took := time.Since(start); took > 200*time.Millisecond {
+		t.Errorf("the compile took %v", took)
+	}
+	if p := c.Problems(); len(p) != 1 || p[large.Name] == "" {
+		t.Errorf("problems: %v", p)
+	}
+	ask := func(to string, port uint16) bool {
+		return Lookup(table, Packet{Src: podAt("evil", 0).Addrs[0], Dst: netip.MustParseAddr(to), Proto: api.TCP, Port: port}).Allowed()
+	}
+	if !ask("30.127.0.1", 443) || ask("30.128.0.1", 443) || ask("30.127.0.1", 444) {
+		t.Error("the small policy does not count as it is written")
+	}
+	if n := len(table.Prefixes); n != 8 {
+		t.Errorf("%d prefixes, want 8 of 12 bits", n)
+	}
+}
+
+// A pod gives at most MaxNamedPorts ports by name.
+func TestMaxNamedPorts(t *testing.T) {
+	c := New("here")
+	p := podAt("evil", 0)
+	for i := range 2 * MaxNamedPorts {
+		p.Ports = append(p.Ports, api.NamedPort{Name: "http", Proto: api.TCP, Number: uint16(1 + i)})
+	}
+	c.SetPod(p.Name, p)
+	out := &Policy{Name: p.Name, Isolates: [2]bool{Egress: true}}
+	out.Rules[Egress] = []Rule{{Ports: []Port{{Proto: api.TCP, Name: "http"}}}}
+	c.SetPolicy(out.Name, out)
+	if table, _ := c.Compile(); len(table.Ports) != MaxNamedPorts || !c.OverPorts()[p.Name] {
+		t.Errorf("%d ports, over the limit: %v", len(table.Ports), c.OverPorts())
+	}
+	c.SetPod(p.Name, nil)
+	if table, _ := c.Compile(); len(table.Ports)+len(c.OverPorts()) > 0 {
+		t.Errorf("without the pod: %v, %v", table.Ports, c.OverPorts())
+	}
+}

@@ -92,8 +92,8 @@ func cheapestFirst(all []*compiledPolicy, costs map[*compiledPolicy]int) {
 }
 
 // grants returns the elements of a policy's rules for this node's pods. used returns the classes that a term includes,
-// and plans are the blocks of the namespace.
-func (p *compiledPolicy) grants(plans [2]*blockPlan, used func(*term) classCount) (n int) {
+// and blocks has the costs of the namespace's blocks.
+func (p *compiledPolicy) grants(blocks [2]map[*compiledPolicy]*blockCost, used func(*term) classCount) (n int) {
 	for d := range p.rules {
 		each := 0 // pod
 		for i := range p.rules[d] {
@@ -114,9 +114,9 @@ func (p *compiledPolicy) grants(plans [2]*blockPlan, used func(*term) classCount
 			}
 			each += peers*max(1, len(r.Ports)) + named
 		}
-		if plan := plans[d]; plan != nil {
-			each += plan.grants[p]
-			n += plan.listed[p]
+		if b := blocks[d][p]; b != nil {
+			each += b.grants
+			n += b.prefixes
 		}
 		n += p.addrsByDirection[d] * each
 	}
@@ -129,7 +129,7 @@ func (c *Compiler) costsOf(s *namespaceState, all []*compiledPolicy) map[*compil
 	costs := func(used func(*term) classCount) (costs map[*compiledPolicy]int, sum int) {
 		costs = map[*compiledPolicy]int{}
 		for _, p := range all {
-			costs[p] = p.grants(s.plans, used)
+			costs[p] = p.grants(s.blockCosts, used)
 			sum += costs[p]
 		}
 		return costs, sum

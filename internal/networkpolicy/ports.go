@@ -14,6 +14,9 @@ const (
 	maxNames = 2
 )
 
+// OverPorts returns the pods that exceeded MaxNamedPorts when they were compiled. The map belongs to the Compiler.
+func (c *Compiler) OverPorts() map[api.Name]bool { return c.overPorts }
+
 // A namedClass is the class of a named port of an address.
 type namedClass struct {
 	proto api.Proto
@@ -25,7 +28,7 @@ type namedClass struct {
 func (c *Compiler) classifyPorts(at *address) {
 	old := at.ports
 	at.ports = nil
-	if at.owner != nil && len(at.owner.Ports) > 0 {
+	if at.owner != nil && len(at.owner.Ports) > 0 && len(c.terms.ports) > 0 {
 		at.ports = c.namedClasses(at)
 	}
 	for _, n := range old {
@@ -62,6 +65,7 @@ func (c *Compiler) namedClasses(at *address) (all []namedClass) {
 		}
 		if names[key] == nil {
 			if len(order) == MaxNamedPorts {
+				c.overPorts[at.owner.Name] = true
 				continue
 			}
 			order = append(order, key)

@@ -84,6 +84,30 @@ func apply[K comparable, V any](t *testing.T, m map[K]V, changes map[K]networkpo
 	}
 }
 
+// checkCosts compares the elements of each namespace with what the limit counts. A grant of all ports that is cut by
+// grants of single ports can be twice as many segments.
+func checkCosts(t *testing.T, c *networkpolicy.Compiler, table *networkpolicy.Table) {
+	t.Helper()
+	elements, views := map[string]int{}, map[networkpolicy.View]string{}
+	for d := range table.Grants {
+		for target, segments := range table.Grants[d] {
+			elements[c.NamespaceOf(target)] += len(segments)
+		}
+		for a, v := range table.Views[d] {
+			views[v] = c.NamespaceOf(networkpolicy.Target{Local: a})
+		}
+	}
+	for p := range table.Prefixes {
+		elements[views[p.View]]++
+	}
+	costs := c.GrantCosts()
+	for namespace, n := range elements {
+		if n > 2*costs[namespace] {
+			t.Fatalf("namespace %q has %d elements, and the limit counts %d", namespace, n, costs[namespace])
+		}
+	}
+}
+
 // worlds is how many clusters the random test makes: FAIRWAY_POLICY_WORLDS=N for others.
 func worlds(t *testing.T) int {
 	t.Helper()
@@ -116,6 +140,9 @@ func TestRandom(t *testing.T) {
 			replay(t, kernel, table, changes)
 			c.Take()
 			cases += check(t, w, table)
+			if !w.Tiers {
+				checkCosts(t, c, table)
+			}
 		}
 		want, _ := policytest.Compiler("here", &w.Cluster).Compile()
 		have, _ := c.Compile()

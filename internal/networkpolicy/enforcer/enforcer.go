@@ -59,8 +59,9 @@ type Enforcer struct {
 	// byUID has sandboxes of a previous agent whose pod names were too long for the kernel's comment.
 	byUID map[string]netip.Addr
 	// reported are the limits that policies exceed; logged are denials, and when.
-	reported map[api.Name]string
-	logged   map[denial]time.Time
+	reported  map[api.Name]string
+	overPorts map[api.Name]bool // as reported
+	logged    map[denial]time.Time
 }
 
 // Pauses. resync is the time between two comparisons with the kernel without a change.
@@ -75,7 +76,7 @@ const (
 func New(cfg Config) *Enforcer {
 	return &Enforcer{
 		Config: cfg, compiler: networkpolicy.New(cfg.Node), byUID: map[string]netip.Addr{},
-		reported: map[api.Name]string{}, logged: map[denial]time.Time{},
+		reported: map[api.Name]string{}, overPorts: map[api.Name]bool{}, logged: map[denial]time.Time{},
 		requests: make(chan request), revoked: make(chan struct{}, 1),
 	}
 }

@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -125,6 +126,25 @@ func (e *Enforcer) report() {
 	for name := range e.reported {
 		if now[name] == "" {
 			delete(e.reported, name)
+		}
+	}
+	e.reportPorts()
+}
+
+// reportPorts logs which pods began to exceed the limit of named ports. Each agent of the cluster can, so there is no
+// event. The caller holds mu.
+func (e *Enforcer) reportPorts() {
+	now := e.compiler.OverPorts()
+	for name := range now {
+		if !e.overPorts[name] {
+			e.overPorts[name] = true
+			e.Log.Warn(fmt.Sprintf("egress rules name more than %d ports of a pod; its other named ports do not count [use numbers]",
+				networkpolicy.MaxNamedPorts), "pod", name.String())
+		}
+	}
+	for name := range e.overPorts {
+		if !now[name] {
+			delete(e.overPorts, name)
 		}
 	}
 }
