@@ -10,15 +10,27 @@ import (
 	"strings"
 )
 
-// LengthStep is the distance of the lengths that a table has. A prefix between is up to 8 elements.
-const LengthStep = 4
-
-// Lengths returns the lengths of prefixes in a table, the longest first. bits is the length of an address.
-func Lengths(bits int) (all []int) {
-	for n := bits; n >= 0; n -= LengthStep {
+// Lengths returns the lengths that prefixes of a view have, the longest first. is4 is the family.
+func (v View) Lengths(is4 bool) (all []int) {
+	bits := 128
+	if is4 {
+		bits = 32
+	}
+	for n := bits; n >= 0; n -= v.step(is4) {
 		all = append(all, n)
 	}
 	return all
+}
+
+// step is the distance of the lengths of a view.
+func (v View) step(is4 bool) int {
+	switch {
+	case v&Coarse == 0:
+		return 4
+	case is4:
+		return 8
+	}
+	return 16
 }
 
 // A blockSet is the rules that include an address by a block. Addresses with the same set have the same class.
@@ -33,6 +45,7 @@ type blockPlan struct {
 	prefixes map[netip.Prefix]*blockSet
 	sets     map[string]*blockSet
 	byRule   map[RuleID][]*blockSet
+	coarse   [2]View // Coarse or 0: IPv6, IPv4
 }
 
 // planBlocks compiles the blocks of policies.
@@ -45,17 +58,37 @@ func planBlocks(policies []*compiledPolicy, d Direction) *blockPlan {
 		prefix netip.Prefix
 		set    *blockSet
 	}
-	var all []found
+	var all [2][]found
 	w := newBlockWalk(policies, d)
-	w.walk(func(n *blockNode) { all = append(all, found{n.prefix, plan.set(w.rules())}) })
-	// Longer prefixes come last: where two have a prefix of the table in common, the longer one decides.
-	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.prefix.Bits(), b.prefix.Bits()) })
-	for _, f := range all {
-		for p := range expand(f.prefix) {
-			plan.prefixes[p] = f.set
+	w.walk(func(n *blockNode) {
+		some := &all[family(n.prefix.Addr())]
+		*some = append(*some, found{n.prefix, plan.set(w.rules())})
+	})
+	for i, some := range all {
+		// Longer prefixes come last: where two have a prefix of the table in common, the longer one decides.
+		slices.SortStableFunc(some, func(a, b found) int { return cmp.Compare(a.prefix.Bits(), b.prefix.Bits()) })
+		more := 0
+		for _, f := range some {
+			more += 1<<expansion(f.prefix, Coarse) - 1<<expansion(f.prefix, 0)
+		}
+		if more <= maxCoarse {
+			plan.coarse[i] = Coarse
+		}
+		for _, f := range some {
+			for p := range expand(f.prefix, plan.coarse[i]) {
+				plan.prefixes[p] = f.set
+			}
 		}
 	}
 	return plan
+}
+
+// family is 1 for an address of IPv4, and 0 for IPv6.
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 1
+	}
+	return 0
 }
 
 // A blockCost is the elements of a policy's blocks: prefixes of the plan, and grants to each pod.
@@ -72,7 +105,7 @@ func countBlocks(policies []*compiledPolicy, d Direction) map[*compiledPolicy]*b
 	w.walk(func(n *blockNode) {
 		for i, e := range n.edges { // those of a policy are adjacent
 			if p := e.peer.rule.policy; i == 0 || p != n.edges[i-1].peer.rule.policy {
-				costs[p].prefixes += 1 << expansion(n.prefix)
+				costs[p].prefixes += 1 << expansion(n.prefix, 0)
 			}
 		}
 		if !seen[w.hash] {
@@ -105,18 +138,22 @@ func (plan *blockPlan) set(rules []*compiledRule) *blockSet {
 	return s
 }
 
-// expansion is the number of bits that a prefix lacks to a length of the table.
-func expansion(p netip.Prefix) int { return (LengthStep - p.Bits()%LengthStep) % LengthStep }
+// expansion is the number of bits that a prefix lacks to a length of a view.
+func expansion(p netip.Prefix, v View) int {
+	step := v.step(p.Addr().Is4())
+	return (step - p.Bits()%step) % step
+}
 
-// expand returns the prefixes of a table that together are a prefix.
-func expand(p netip.Prefix) func(yield func(netip.Prefix) bool) {
+// expand returns the prefixes of a view that together are a prefix.
+func expand(p netip.Prefix, v View) func(yield func(netip.Prefix) bool) {
 	return func(yield func(netip.Prefix) bool) {
-		more := expansion(p)
+		more := expansion(p, v)
 		bits := p.Bits() + more
 		for n := range 1 << more {
 			raw := p.Addr().AsSlice()
-			if more > 0 {
-				raw[(bits-1)/8] |= byte(n << ((8 - bits%8) % 8))
+			for i := range more {
+				bit := bits - 1 - i
+				raw[bit/8] |= byte(n>>i&1) << (7 - bit%8)
 			}
 			a, _ := netip.AddrFromSlice(raw)
 			if !yield(netip.PrefixFrom(a, bits)) {

@@ -233,7 +233,7 @@ func (t *Table) rule(d Direction, local netip.Addr, c Class, p Packet) RuleID {
 
 // blockClass returns the class of an address in a view, or 0.
 func (t *Table) blockClass(v View, a netip.Addr) Class {
-	for _, bits := range Lengths(a.BitLen()) {
+	for _, bits := range v.Lengths(a.Is4()) {
 		if c := t.Prefixes[ViewPrefix{v, netip.PrefixFrom(a, bits).Masked()}]; c != 0 {
 			return c
 		}

@@ -7,17 +7,24 @@ import (
 	"slices"
 )
 
-// A View is the number of the blocks of one namespace's NetworkPolicies for one direction. Its low 8 bits are zero: the
-// kernel's program adds the length of a prefix. No class and no rule has the same number.
+// A View is the number of the blocks of one namespace's NetworkPolicies for one direction and family. Its low 8 bits are
+// zero: the kernel's program adds the length of a prefix. No class and no rule has the same number.
 type View uint32
+
+// Coarse is in the number of a View with few lengths: every eighth (IPv6: every sixteenth). Other views have every
+// fourth. A prefix of a length between is several elements.
+const Coarse View = 1 << 8
 
 // viewBit is in every View, in no Class, and ruleBit is in no View.
 const (
 	viewBit  View = 1 << 30
-	viewBits View = 1<<21 - 1
+	viewBits View = 1<<20 - 1
 )
 
-// A ViewPrefix is a prefix in a View. Its length is a multiple of LengthStep.
+// maxCoarse is the largest number of elements that a view may have more because it is coarse.
+const maxCoarse = 256
+
+// A ViewPrefix is a prefix in a View.
 type ViewPrefix struct {
 	View   View
 	Prefix netip.Prefix
@@ -25,7 +32,7 @@ type ViewPrefix struct {
 
 // A blockView is the blocks of a namespace for one direction, as the table has them.
 type blockView struct {
-	number View
+	number View // without Coarse
 	sets   map[string]*blockSet
 	plan   *blockPlan
 }
@@ -86,11 +93,12 @@ func (c *Compiler) setView(key viewKey, plan *blockPlan) {
 	}
 	changed := false
 	for p, s := range plan.prefixes {
-		changed = c.setPrefix(ViewPrefix{v.number, p}, s.number) || changed
+		changed = c.setPrefix(ViewPrefix{v.number | plan.coarse[family(p.Addr())], p}, s.number) || changed
 	}
 	for p := range old.prefixes {
-		if plan.prefixes[p] == nil {
-			changed = c.setPrefix(ViewPrefix{v.number, p}, 0) || changed
+		i := family(p.Addr())
+		if plan.prefixes[p] == nil || plan.coarse[i] != old.coarse[i] {
+			changed = c.setPrefix(ViewPrefix{v.number | old.coarse[i], p}, 0) || changed
 		}
 	}
 	c.changes.Revoked = c.changes.Revoked || changed && len(plan.prefixes) > 0
@@ -131,7 +139,7 @@ func (c *Compiler) newView(key viewKey) View {
 	h := fnv.New64a()
 	fmt.Fprint(h, key.space.name, " ", key.d)
 	for n := h.Sum64(); ; n++ {
-		if v := viewBit | View(n^n>>32)&viewBits<<8; !c.views[v] {
+		if v := viewBit | View(n^n>>32)&viewBits<<9; !c.views[v] {
 			return v
 		}
 	}
@@ -180,7 +188,7 @@ func (c *Compiler) setViewOf(d Direction, at *address) {
 	var now View
 	if p := at.profiles[d]; p != nil {
 		if v := p.view(); v != nil {
-			now = v.number
+			now = v.number | v.plan.coarse[family(at.addr)]
 		}
 	}
 	was := c.table.Views[d][at.addr]

@@ -23,23 +23,24 @@ const comment = "policy.nft"
 type object = map[string]any
 
 var families = []object{
-	{"Name": "4", "IP": "ip", "Type": "ipv4_addr", "Proto": "ipv4", "Lengths": lengths(32)},
-	{"Name": "6", "IP": "ip6", "Type": "ipv6_addr", "Proto": "ipv6", "Lengths": lengths(128)},
+	{"Name": "4", "IP": "ip", "Type": "ipv4_addr", "Proto": "ipv4", "Lengths": object{"coarse": lengths(networkpolicy.Coarse, true), "fine": lengths(0, true)}},
+	{"Name": "6", "IP": "ip6", "Type": "ipv6_addr", "Proto": "ipv6", "Lengths": object{"coarse": lengths(networkpolicy.Coarse, false), "fine": lengths(0, false)}},
 }
 
 // suffixes of the sets for an address family.
 var suffixes = []string{"4", "6"}
 
-// lengths returns how the program masks an address, and adds the length to a view, for each length of a prefix.
-func lengths(bits int) (all []object) {
-	for _, n := range networkpolicy.Lengths(bits) {
-		raw := make([]byte, bits/8)
+// lengths returns how the program masks an address, and adds the length to a view, for each length of a kind of views.
+func lengths(v networkpolicy.View, is4 bool) (all []object) {
+	counts := v.Lengths(is4)
+	for _, n := range counts {
+		raw := make([]byte, counts[0]/8)
 		for i := range n {
 			raw[i/8] |= 0x80 >> (i % 8)
 		}
 		mask, _ := netip.AddrFromSlice(raw)
 		o := object{"Mask": fmt.Sprint(" & ", mask), "Length": fmt.Sprintf(" | %#x", n)}
-		if n == bits {
+		if n == counts[0] {
 			o["Mask"] = ""
 		}
 		if n == 0 {
@@ -59,7 +60,7 @@ func program(reject bool) *nft.Ruleset {
 		"Challenge":  classid(uint32(numbers.PriorityChallenge)),
 		"Directions": []object{{"Name": "egress", "Named": true, "Local": "saddr", "Peer": "daddr", "Denied": "0:3", "Isolated": classid(networkpolicy.IsolatedEgress)}, {"Name": "ingress", "Named": false, "Local": "daddr", "Peer": "saddr", "Denied": "0:4", "Isolated": classid(networkpolicy.IsolatedIngress)}},
 		"Rungs": []object{
-			{"If": "", "Set": ""},
+			{"If": "meta priority != 0:1", "Set": ""}, // the last rung has every address
 			{"If": "meta priority 0:2", "Set": "meta priority >= 8000:0 meta priority set 0:2"},
 			{"If": "", "Set": "meta priority set 0:1"},
 		},
@@ -213,7 +214,7 @@ func (t *Table) readOrder(ctx context.Context) error {
 }
 
 // ruleCount is the number of rules of the program.
-const ruleCount = 1 + (1 + 2 + 4 + 1) + (2 + 4 + 2) + 4*(3+3*3+2+2) + 2*5 + 4*(2+3+1) + 2*(9+33) + (4 + 8) + (3 + 2)
+const ruleCount = 1 + (1 + 2 + 4 + 1) + (2 + 4 + 2) + 4*(3+3*3+2+2) + 2*5 + 4*(4+3+1) + 2*(5+9+9+33) + (4 + 8) + (3 + 2)
 
 // rejectRuleCount is the number of further rules of the program that rejects.
 const rejectRuleCount = (1 + 2) + 1 + (2 + 8 + 1) + 1
