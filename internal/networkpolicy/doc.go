@@ -2,15 +2,18 @@
 // objects into a table with reasons, and knows no kernel and no API server.
 //
 //	Policy ─┐                       ┌ Classes   address of a pod : class
-//	Pod    ─┼─ Compiler ─→ Table ───┼ Blocks    every other range : class
-//	Namespace, Sandbox              ├ Isolated  local pod, by direction
-//	                                └ Grants    local pod . class . protocol . ports : rule
+//	Pod    ─┼─ Compiler ─→ Table ───┼ Ports     named port of a pod : class
+//	Namespace, Sandbox              ├ Networks  range of ClusterNetworkPolicies : class
+//	                                ├ Isolated  local pod, by direction
+//	                                ├ Grants    local pod . class . protocol . ports : rule
+//	                                ├ Views     local pod : the blocks of its namespace
+//	                                └ Prefixes  view . prefix : class
 //	packet     ─ Lookup(Table)    ─→ Decision: allowed or not, by which rule
 //	connection ─ Explain(Cluster) ─→ Explanation: the same from the objects, with all reasons
 //
-// A policy matters on a node if it selects a pod there. Two addresses have the same class if the same peers of these
-// policies include both, and their ports have the same names and numbers. So a new pod is one element of the table, and
-// a policy's grant is one element for each class.
+// A policy matters on a node if it selects a pod there. Two pods have the same class if the same peers of these policies
+// select both. So a new pod is one element of the table, and a policy's grant is one element for each class. Blocks of
+// NetworkPolicies are in views, so that a namespace's blocks change no other namespace's classes.
 //
 // The package encapsulates selectors, blocks with exceptions, names of ports and the union of policies. Tests hold
 // three promises:

@@ -173,9 +173,15 @@ func (r *Rule) hasPort(p Peering) bool {
 	if len(r.Ports) == 0 {
 		return !r.NoPort
 	}
-	destination := p.Pod
-	if p.Direction == Egress {
-		destination = p.PeerPod
+	var named []api.NamedPort // of the destination
+	if p.Direction == Ingress {
+		named = p.Pod.Ports
+	} else if p.PeerPod != nil {
+		for i, counts := range countsNames(p.PeerPod.Ports) {
+			if counts {
+				named = append(named, p.PeerPod.Ports[i])
+			}
+		}
 	}
 	return slices.ContainsFunc(r.Ports, func(port Port) bool {
 		if port.Proto != p.Proto {
@@ -184,6 +190,6 @@ func (r *Rule) hasPort(p Peering) bool {
 		if port.Name == "" {
 			return port.First <= p.Port && p.Port <= port.Last
 		}
-		return destination != nil && slices.Contains(destination.Ports, api.NamedPort{Name: port.Name, Proto: port.Proto, Number: p.Port})
+		return slices.Contains(named, api.NamedPort{Name: port.Name, Proto: port.Proto, Number: p.Port})
 	})
 }

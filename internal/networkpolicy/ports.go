@@ -6,13 +6,34 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// These limits bound the elements of a pod that gives names to ports. Further ones do not count in egress rules.
+// These limits bound the elements of a pod that gives names to ports. In egress rules the first ones of the pod count.
 const (
-	// MaxNamedPorts limits the ports of a pod to which egress rules refer by name.
-	MaxNamedPorts = 16
+	// MaxNamedPorts limits the ports of a pod that have names.
+	MaxNamedPorts = 32
 	// maxNames limits the names of one port.
 	maxNames = 2
 )
+
+// countsNames reports for each named port of a pod whether egress rules may refer to it.
+func countsNames(all []api.NamedPort) []bool {
+	counts := make([]bool, len(all))
+	ports := 0
+	for i, p := range all {
+		names := 0
+		for k, o := range all[:i] {
+			if counts[k] && o.Proto == p.Proto && o.Number == p.Number {
+				names++
+			}
+		}
+		if names == maxNames || names == 0 && ports == MaxNamedPorts {
+			continue
+		}
+		if counts[i] = true; names == 0 {
+			ports++
+		}
+	}
+	return counts
+}
 
 // OverPorts returns the pods that exceeded MaxNamedPorts when they were compiled. The map belongs to the Compiler.
 func (c *Compiler) OverPorts() map[api.Name]bool { return c.overPorts }
@@ -56,21 +77,20 @@ func (c *Compiler) namedClasses(at *address) (all []namedClass) {
 		}
 	}
 	terms = joinTerms(terms, blocks)
-	names := map[PodPort][]*term{}
+	names, counts := map[PodPort][]*term{}, countsNames(at.owner.Ports)
 	var order []PodPort
-	for _, port := range at.owner.Ports {
+	for i, port := range at.owner.Ports {
 		u, key := c.terms.ports[portName{port.Name, port.Proto}], PodPort{at.addr, port.Proto, port.Number}
-		if !u.needs(terms) || slices.Contains(names[key], u.term) || len(names[key]) == maxNames {
-			continue
-		}
-		if names[key] == nil {
-			if len(order) == MaxNamedPorts {
-				c.overPorts[at.owner.Name] = true
-				continue
+		switch {
+		case !u.needs(terms) || slices.Contains(names[key], u.term):
+		case !counts[i]:
+			c.overPorts[at.owner.Name] = true
+		default:
+			if names[key] == nil {
+				order = append(order, key)
 			}
-			order = append(order, key)
+			names[key] = append(names[key], u.term)
 		}
-		names[key] = append(names[key], u.term)
 	}
 	for _, key := range order {
 		all = append(all, namedClass{key.Proto, key.Port, c.takeClass(joinTerms(terms, names[key]), true)})

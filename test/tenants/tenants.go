@@ -55,6 +55,9 @@ var All = []Set{
 	{"policy-selectors", "A NetworkPolicy whose selectors list 40,000 values allows nothing, and costs others nothing.", "NetworkPolicyLimit", true, policySelectors},
 	{"policy-ports", "A NetworkPolicy of 60,000 ports allows nothing, and costs others nothing.", "NetworkPolicyLimit", false, policyPorts},
 	{"policies", "1,000 NetworkPolicies of 400 peers each allow what the cheapest ten ask for.", "NetworkPolicyLimit", false, policies},
+	{"policy-addresses", "A NetworkPolicy of 3,900 blocks of one address changes no other namespace: one of 30 pods, with 92 elements, keeps 92.", "", false, policyAddresses},
+	{"policy-excepts", "A NetworkPolicy of 1,990 blocks, each with all addresses but one, is one element and 10 ms of an agent.", "", false, policyExcepts},
+	{"policy-names", "Pods that give one name to 40 ports change no other namespace: a rule with that name for 50 pods has 50 grants, and keeps 50.", "", false, policyNames},
 	{"pod-labels", "Pods with 8,000 labels each, which a NetworkPolicy selects, cost others nothing.", "", false, podLabels},
 	{"host-ports", "A pod that asks for 3,000 ports of its node holds up no other pod.", "", false, hostPorts},
 }
@@ -204,6 +207,52 @@ func policies(add func(object)) {
 			from = append(from, object{"ipBlock": object{"cidr": fmt.Sprintf("10.%d.%d.%d/32", 128+n>>16, n>>8&255, n&255)}})
 		}
 		add(policy(fmt.Sprintf("many-%d", i), peers(from, nil)))
+	}
+}
+
+// egress is a policy's spec for all pods of the namespace.
+func egress(to []object) object {
+	return object{"podSelector": object{}, "policyTypes": []string{"Egress"}, "egress": []object{{"to": to}}}
+}
+
+// sleeper is a pod of node-1, whose policies the node's agent compiles.
+func sleeper(name string, ports ...object) object {
+	var all []object
+	for i, port := range append(ports, nil) {
+		c := object{"name": fmt.Sprintf("c%d", i), "image": "busybox", "command": []string{"sleep", "600"}}
+		if port != nil {
+			c["ports"] = []object{port}
+		}
+		all = append(all, c)
+	}
+	return pod(meta(name), object{"nodeName": "node-1", "containers": all})
+}
+
+func policyAddresses(add func(object)) {
+	var to []object
+	for n := range 3_900 {
+		to = append(to, object{"ipBlock": object{"cidr": fmt.Sprintf("20.0.%d.%d/32", n>>8&255, n&255)}})
+	}
+	add(sleeper("addresses"))
+	add(policy("addresses", egress(to)))
+}
+
+func policyExcepts(add func(object)) {
+	var to []object
+	for n := range 1_990 {
+		to = append(to, object{"ipBlock": object{"cidr": "0.0.0.0/0", "except": []string{fmt.Sprintf("20.0.%d.%d/32", n>>8&255, n&255)}}})
+	}
+	add(sleeper("excepts"))
+	add(policy("excepts", egress(to)))
+}
+
+func policyNames(add func(object)) {
+	for i := range 4 {
+		var ports []object
+		for k := range 10 { // a name is unique within a container only
+			ports = append(ports, object{"name": "http", "containerPort": 1_000 + 10*i + k})
+		}
+		add(sleeper(fmt.Sprintf("names-%d", i), ports...))
 	}
 }
 

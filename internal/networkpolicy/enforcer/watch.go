@@ -138,7 +138,7 @@ func (e *Enforcer) reportPorts() {
 	for name := range now {
 		if !e.overPorts[name] {
 			e.overPorts[name] = true
-			e.Log.Warn(fmt.Sprintf("egress rules name more than %d ports of a pod; its other named ports do not count [use numbers]",
+			e.Log.Warn(fmt.Sprintf("a pod has more than %d named ports, or too many names for a port; in egress rules the others do not count [use numbers]",
 				networkpolicy.MaxNamedPorts), "pod", name.String())
 		}
 	}
