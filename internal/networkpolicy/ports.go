@@ -17,20 +17,22 @@ const (
 // countsNames reports for each named port of a pod whether egress rules may refer to it.
 func countsNames(all []api.NamedPort) []bool {
 	counts := make([]bool, len(all))
+	var counted []api.NamedPort
 	ports := 0
 	for i, p := range all {
 		names := 0
-		for k, o := range all[:i] {
-			if counts[k] && o.Proto == p.Proto && o.Number == p.Number {
+		for _, o := range counted {
+			if o.Proto == p.Proto && o.Number == p.Number {
 				names++
 			}
 		}
 		if names == maxNames || names == 0 && ports == MaxNamedPorts {
 			continue
 		}
-		if counts[i] = true; names == 0 {
+		if names == 0 {
 			ports++
 		}
+		counts[i], counted = true, append(counted, p)
 	}
 	return counts
 }
