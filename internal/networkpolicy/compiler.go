@@ -352,6 +352,8 @@ func (c *Compiler) selectPolicies(at *address) {
 		for _, p := range at.policies[d] {
 			c.unuse(p, Direction(d))
 		}
+		c.dirtyCosts(now)
+		c.dirtyCosts(at.policies[d])
 		at.policies[d] = now
 		c.isolate(at, isolated, &at.isIsolated[d], c.table.Isolated[d], c.changes.Isolated[d])
 		c.isolate(at, cluster, &at.isJudged[d], c.table.Cluster[d], c.changes.Cluster[d])

@@ -77,7 +77,6 @@ func (p *compiledPolicy) eachRule(f func(Direction, int, *Rule, RuleName)) {
 
 // use counts one more address for a policy. The first one adds the policy's rules and terms.
 func (c *Compiler) use(p *compiledPolicy, d Direction) {
-	c.dirtyCosts(p)
 	if p.addrsByDirection[d]++; p.addrsByDirection[d] == 1 {
 		c.dirtyView(p, d)
 	}
@@ -120,9 +119,13 @@ func (c *Compiler) usePeer(r *compiledRule, peer *Peer, named bool) {
 	}
 }
 
-// dirtyCosts marks the costs of a policy's namespace.
-func (c *Compiler) dirtyCosts(p *compiledPolicy) {
-	if s := c.namespaces[p.name.Namespace]; s != nil {
+// dirtyCosts marks the costs of the namespace that has the NetworkPolicies of an address.
+func (c *Compiler) dirtyCosts(policies []*compiledPolicy) {
+	i := slices.IndexFunc(policies, func(p *compiledPolicy) bool { return p.cluster == nil })
+	if i < 0 {
+		return
+	}
+	if s := c.namespaces[policies[i].name.Namespace]; s != nil {
 		s.costs = nil
 	}
 }
@@ -136,7 +139,6 @@ func (c *Compiler) dirtyView(p *compiledPolicy, d Direction) {
 
 // unuse is the inverse of use.
 func (c *Compiler) unuse(p *compiledPolicy, d Direction) {
-	c.dirtyCosts(p)
 	if p.addrsByDirection[d]--; p.addrsByDirection[d] == 0 {
 		c.dirtyView(p, d)
 	}
