@@ -1,7 +1,9 @@
-// Package fair divides a worker among the tenants who share it, so that one tenant's changes do not delay another's.
+// Package fair divides a worker among the tenants who share it, so that one tenant's changes do not delay another's, and
+// lets a loop rest, so that changes do not use up a core.
 //
 //	changes ──→ Queue ── one item of each share in turn ──→ one worker
 //	             └ a share is a namespace, or "" for cluster-wide objects
+//	changes ──→ a pass over all objects ──→ Rest ──→ the next pass
 package fair
 
 // A Queue holds items that wait for one worker. It takes turns between shares, so an item waits for as many other items

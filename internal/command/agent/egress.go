@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/podnetwork/egress"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/service"
 )
-
-// egressPause is the shortest time between two decisions. Every change of a pod asks for one.
-const egressPause = 100 * time.Millisecond
 
 // An egressSource delivers Services and pods (kube.Egress).
 type egressSource interface {
@@ -120,12 +118,9 @@ func (e *egressAddresses) run(ctx context.Context) error {
 			read = true
 		case <-e.source.Dirty():
 		}
+		start := time.Now()
 		read = !e.pass(read)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(egressPause):
-		}
+		fair.Rest(ctx, time.Since(start), nil) // every change of a pod asks for a decision
 	}
 }
 

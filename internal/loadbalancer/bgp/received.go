@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 )
 
@@ -48,6 +49,7 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 		case <-s.receivedChanged:
 		case <-timer.C:
 		}
+		start := time.Now()
 		asked, err := s.cfg.RIB.Asked()
 		if err != nil {
 			continue // podCIDRs logs the error
@@ -72,6 +74,7 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 		} else if len(before) > 0 {
 			timer.Reset(initialUpdateTime / 4)
 		}
+		fair.Rest(ctx, time.Since(start), nil) // each write starts a pass of the agent
 	}
 }
 
@@ -79,17 +82,12 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 func (s *Speaker) routesChanged() {
 	s.signalReceived()
 	if s.reflects.Load() {
-		s.notify()
+		s.podRoutes.notify()
 	}
 }
 
 // signalReceived makes publishReceived read the routes again.
-func (s *Speaker) signalReceived() {
-	select {
-	case s.receivedChanged <- struct{}{}:
-	default:
-	}
-}
+func (s *Speaker) signalReceived() { s.receivedChanged.notify() }
 
 func compareRoutes(a, b podroutes.Route) int {
 	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.NextHop.Compare(b.NextHop), a.Router.Compare(b.Router))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
@@ -110,13 +111,14 @@ const (
 // A Speaker has the BGP sessions of one node. Run may be called once.
 type Speaker struct {
 	cfg             Config
-	wake            chan struct{}
+	wake            notice // sessions, BFD or neighbours have changed
+	podRoutes       notice // the podCIDRs have changed, this node's or those of a reflector's clients
 	liveness        *liveness
 	neighbours      *neighbours
 	programmed      bool // the proxy has programmed the kernel once; the rules outlive the proxy
 	started         bool // the first sessions are open; later sessions are no restart
 	lastPodCIDRs    []netip.Prefix
-	receivedChanged chan struct{}
+	receivedChanged notice
 
 	mu        sync.Mutex
 	sessions  map[string]*session
@@ -135,7 +137,7 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), receivedChanged: make(chan struct{}, 1), sessions: map[string]*session{}, notReady: "the objects have not been read yet"}
+	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, notReady: "the objects have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -155,7 +157,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	if s.cfg.RIB != podroutes.Dir("") {
 		pods.Go(func() { s.publishReceived(ctx) })
 		pods.Go(func() {
-			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of podCIDRs are found late", "err", err) })
+			s.cfg.RIB.Watch(ctx, s.podCIDRsChanged, func(err error) { s.cfg.Log.Warn("changes of podCIDRs are found late", "err", err) })
 		})
 	}
 	s.loop(ctx)
@@ -165,7 +167,8 @@ func (s *Speaker) Run(ctx context.Context) error {
 	return <-ended
 }
 
-// loop reconciles after each change until ctx ends.
+// loop reconciles after each change until ctx ends. It rests after each pass, because each change of a Node object starts
+// a pass on every node. Changes of sessions and BFD do not wait.
 func (s *Speaker) loop(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -183,10 +186,15 @@ func (s *Speaker) loop(ctx context.Context) {
 		case <-s.cfg.Source.Dirty():
 		case <-s.cfg.Health.Changed():
 		case <-s.wake:
+		case <-s.podRoutes:
 		case <-timer.C:
 		}
+		start := time.Now()
 		if next := s.reconcile(ctx); next > 0 {
 			timer.Reset(next)
+		}
+		if fair.Rest(ctx, time.Since(start), s.wake) {
+			s.notify()
 		}
 	}
 }
@@ -205,12 +213,23 @@ func (s *Speaker) awaitForwarding(ctx context.Context) {
 	}
 }
 
-// notify makes the loop reconcile.
-func (s *Speaker) notify() {
+// A notice receives a value when its subject may have changed.
+type notice chan struct{}
+
+func (n notice) notify() {
 	select {
-	case s.wake <- struct{}{}:
+	case n <- struct{}{}:
 	default:
 	}
+}
+
+// notify makes the loop reconcile at once.
+func (s *Speaker) notify() { s.wake.notify() }
+
+// podCIDRsChanged is called when the agent's podCIDRs, or its wish for the routers' routes, may have changed.
+func (s *Speaker) podCIDRsChanged() {
+	s.podRoutes.notify()
+	s.signalReceived()
 }
 
 // sessionChanged is called when a session's state changes.

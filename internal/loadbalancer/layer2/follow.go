@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
@@ -14,8 +15,9 @@ type reading struct {
 	decisions map[netip.Addr]*announce.Decision
 }
 
-// follow decides again whenever the Source has changes, until ctx ends. It is not in the loop, because 10,000 addresses
-// on 100 nodes take a quarter of a second, and a grant lasts half a second.
+// follow decides again when the Source has changes, until ctx ends. It is not in the loop, because 10,000 addresses on 100
+// nodes take a quarter of a second, and a grant lasts half a second. It rests after each decision, because each change of
+// an object starts a decision on every node. The death of a node is no such change: the loop hears it from heartbeats.
 func (s *Speaker) follow(ctx context.Context) error {
 	var decider announce.Decider
 	for next := s.cfg.Source.Synced(); ; next = s.cfg.Source.Dirty() {
@@ -24,12 +26,16 @@ func (s *Speaker) follow(ctx context.Context) error {
 			return nil
 		case <-next:
 		}
+		start := time.Now()
 		in := s.cfg.Source.Input()
+		r := reading{nodes: in.Nodes, decisions: decider.Decide(in)}
+		took := time.Since(start)
 		select {
 		case <-ctx.Done():
 			return nil
-		case s.readings <- reading{nodes: in.Nodes, decisions: decider.Decide(in)}:
+		case s.readings <- r:
 		}
+		fair.Rest(ctx, took, nil)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
@@ -50,7 +51,7 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 }
 
 // follow calls sync with the present nodes: when the nodes or the machine's networks change, after a failure, and every
-// resync.
+// resync. It rests after each pass, because each change of a Node object starts a pass on every node.
 func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duration, sync func([]plan.Peer) error) error {
 	defer n.Close()
 	select {
@@ -83,14 +84,18 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 		case <-egress:
 		case <-timer.C:
 		}
+		start := time.Now()
 		if err := sync(nodes.Peers()); err != nil && ctx.Err() == nil {
 			n.Log.Error("the pod network is not complete, will try again", "err", err, "again", pause)
 			timer.Reset(pause)
 			pause = min(2*pause, maxRetry, resync)
-			continue
+		} else {
+			pause = firstRetry
+			timer.Reset(resync)
 		}
-		pause = firstRetry
-		timer.Reset(resync)
+		if fair.Rest(ctx, time.Since(start), networks) { // a link that was down has lost its routes
+			networks.notify()
+		}
 	}
 }
 
