@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// MaxSessions limits the sessions of a node, because each needs 10 MB of the speaker's limited memory.
+// MaxSessions limits the sessions of a node, because each needs 10 MB of the speaker's limited memory without any route.
 const MaxSessions = 8
 
 // defaultConnectTime is the time between two attempts to connect.

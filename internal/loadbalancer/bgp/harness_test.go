@@ -198,6 +198,7 @@ type rack struct {
 // A machine is a node and its speaker's process.
 type machine struct {
 	*testnet.Host
+	env   []string // more of the speaker's environment
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	log   *testnet.Log
@@ -356,7 +357,7 @@ func (r *rack) start(i int) {
 	r.t.Helper()
 	m := r.nodes[i]
 	m.cmd = exec.Command(os.Args[0])
-	m.cmd.Env = append(os.Environ(), helperEnv+"="+m.Name)
+	m.cmd.Env = append(append(os.Environ(), helperEnv+"="+m.Name), m.env...)
 	m.cmd.Stderr = m.log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error

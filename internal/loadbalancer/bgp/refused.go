@@ -15,8 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// A connectErrors handles GoBGP's log. It takes the reasons why there is no session yet, and drops all other records:
-// GoBGP reports other changes as states.
+// A connectErrors handles GoBGP's log. It takes the reasons why there is no session yet, and the size of received routes.
+// It drops all other records, because GoBGP reports other changes as states.
 type connectErrors struct{ s *session }
 
 func (connectErrors) Enabled(_ context.Context, l slog.Level) bool { return l <= slog.LevelInfo }
@@ -29,6 +29,8 @@ func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	switch r.Message {
+	case "received update":
+		h.s.received(attrs)
 	case "failed to connect":
 		h.s.connectFailed("the router cannot be reached", unreachableReason(h.s.config, api.Cut(attrs["Error"].String(), 300)))
 	case "outgoing connection IO error": // before the router's OPEN

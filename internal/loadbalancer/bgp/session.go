@@ -27,6 +27,7 @@ type session struct {
 	bfd        announce.BFD           // guarded by the Speaker's mu
 	log        *slog.Logger
 	server     *server.BgpServer
+	ledger     *ledger
 	advertised map[netip.Prefix]announce.Route
 	onChange   func()
 	// draining has the routes that the router is asked not to use, and the time of the request.
@@ -40,7 +41,8 @@ type session struct {
 	downReason string    // why the session is not up
 	closed     bool      // by this node
 	// shunnedAt is the time at which this node refused the router for shunPause; zero: it did not.
-	shunnedAt time.Time
+	shunnedAt  time.Time
+	shunReason string
 }
 
 // unwatched returns a session's configuration without BFD.
@@ -55,11 +57,11 @@ func (s *session) becomes(want announce.SessionConfig) bool {
 	return unwatched(want) == s.config && (s.bfd == announce.BFD{} || want.BFD != announce.BFD{})
 }
 
-// openSession starts a session, which tries to connect until it is closed. wake is called when its state changes, and
-// received when the router has changed its routes.
-func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, received func()) (*session, error) {
+// openSession starts a session, which tries to connect until it is closed. routes counts what all routers send. wake is
+// called when the session's state changes, and received when the router has changed its routes.
+func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, routes *ledger, wake, received func()) (*session, error) {
 	s := &session{
-		config: unwatched(c), log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
+		config: unwatched(c), ledger: routes, log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
 		downReason: "it has not been up yet", changedAt: time.Now(), down: make(chan struct{}),
 	}
 	var err error
@@ -147,6 +149,7 @@ func (s *session) withoutDrained(routes []announce.Route) (remaining []announce.
 
 // close ends the session. The router drops this node's routes, unless keep leaves them for the next start.
 func (s *session) close(keep bool) {
+	defer s.ledger.forget(s)
 	s.mu.Lock()
 	s.closed = true
 	up := s.up
@@ -184,7 +187,7 @@ func (s *session) changed(state *peerState, up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state.AdminState == gobgp.PeerState_ADMIN_STATE_PFX_CT && s.shunnedAt.IsZero() {
-		s.shunnedAt = time.Now()
+		s.shunnedAt, s.shunReason = time.Now(), fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
 	}
 	if up && s.config.PeerASN == 0 && state.PeerASN == s.config.LocalASN && !s.closed {
 		s.refuse(fmt.Sprintf("the router is in AS %d too, and dynamicASN is external [dynamicASN: internal]", s.config.LocalASN))
@@ -208,18 +211,21 @@ func (s *session) changed(state *peerState, up bool) {
 		s.log.Info("session is up", "asn", state.PeerASN)
 	} else {
 		s.downReason = state.DisconnectMessage
-		if !s.shunnedAt.IsZero() {
-			s.downReason = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
+		if s.shunReason != "" {
+			s.downReason = s.shunReason
+		}
+		if !s.config.GracefulRestart || s.shunReason != "" { // otherwise GoBGP keeps the routes
+			s.ledger.forget(s)
 		}
 		s.log.Warn("session is down", "reason", s.downReason)
 	}
 	s.onChange()
 }
 
-// refuse ends a session that has just come up with a router of the wrong AS. GoBGP accepts every AS if none is
-// configured. s.mu is held.
+// refuse ends a session that is up: the router is in the wrong AS, which GoBGP accepts if none is configured, or its
+// routes need too much memory. s.mu is held.
 func (s *session) refuse(reason string) {
-	s.shunnedAt, s.changedAt, s.downReason = time.Now(), time.Now(), reason
+	s.shunnedAt, s.changedAt, s.downReason, s.shunReason = time.Now(), time.Now(), reason, reason
 	s.log.Warn("session is refused", "reason", reason)
 	go func() { // DisablePeer waits for the goroutine that calls this function
 		_ = s.server.DisablePeer(context.Background(), &gobgp.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: reason}) // an error says that the session is closed already

@@ -122,6 +122,7 @@ type Speaker struct {
 
 	mu        sync.Mutex
 	sessions  map[string]*session
+	ledger    *ledger    // of what all sessions' routers send; guards itself
 	reflector *reflector // nil: this node is no route reflector
 	notReady  string     // why the last decision is not final; empty: it is
 
@@ -137,7 +138,7 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, notReady: "the objects have not been read yet"}
+	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, ledger: &ledger{of: map[*session]*account{}}, notReady: "the objects have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -327,7 +328,7 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	have := s.sessions[want.Peer]
 	if have == nil {
 		var err error
-		if have, err = openSession(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.sessionChanged, s.routesChanged); err != nil {
+		if have, err = openSession(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.ledger, s.sessionChanged, s.routesChanged); err != nil {
 			s.cfg.Log.Error("cannot start a session, will try again", "peer", want.Peer, "err", err, "again", retryPause)
 			return retryPause
 		}
