@@ -1,8 +1,10 @@
 package bgp
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 
 	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -24,20 +26,26 @@ const (
 // A ledger has the estimated memory of the routes that routers have sent. It is safe for concurrent use.
 type ledger struct {
 	mu    sync.Mutex
-	of    map[*session]*account
+	of    map[sender]*account
 	total int
 }
 
-// An account is a session's part of a ledger.
+// A sender sends routes to this node: a router's session, or a client of the route reflector.
+type sender interface {
+	// tooLarge ends the session, because of its routes.
+	tooLarge(reason string)
+}
+
+// An account is a sender's part of a ledger.
 type account struct {
 	routes  map[string]int // by prefix
 	total   int
 	refused bool // the session ends, and its routes do not count
 }
 
-// update counts the routes of an UPDATE message, each of size bytes. It returns the session with the most memory if all
-// sessions together exceed the limit, once for each session; otherwise nil.
-func (l *ledger) update(s *session, withdrawn, routes []wire.PathNLRI, size int) (greedy *session) {
+// update counts the routes of an UPDATE message, each of size bytes. It returns the sender with the most memory if all
+// senders together exceed the limit, once for each session; otherwise nil.
+func (l *ledger) update(s sender, withdrawn, routes []wire.PathNLRI, size int) (greedy sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.of[s]
@@ -76,8 +84,8 @@ func (a *account) set(prefix string, size int) {
 	}
 }
 
-// forget removes a session, whose routes GoBGP has dropped.
-func (l *ledger) forget(s *session) {
+// forget removes a sender, whose routes GoBGP has dropped.
+func (l *ledger) forget(s sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.of[s]; a != nil {
@@ -86,9 +94,9 @@ func (l *ledger) forget(s *session) {
 	}
 }
 
-// received counts an UPDATE message, as GoBGP logs it before it stores the routes. It ends the session of the router
-// whose routes need too much memory.
-func (s *session) received(attrs map[string]slog.Value) {
+// received counts an UPDATE message, as GoBGP logs it before it stores the routes. It ends the session of the sender whose
+// routes need too much memory.
+func (l *ledger) received(s sender, attrs map[string]slog.Value) {
 	routes, _ := attrs["nlri"].Any().([]wire.PathNLRI)
 	withdrawn, _ := attrs["withdrawals"].Any().([]wire.PathNLRI)
 	all, _ := attrs["path_attributes"].Any().([]wire.PathAttributeInterface)
@@ -103,11 +111,62 @@ func (s *session) received(attrs map[string]slog.Value) {
 			size += attributeFactor * a.Len()
 		}
 	}
-	greedy := s.ledger.update(s, withdrawn, routes, size)
-	if greedy == nil {
-		return
+	if greedy := l.update(s, withdrawn, routes, size); greedy != nil {
+		greedy.tooLarge(fmt.Sprintf("all received routes need more than %d MiB of memory, and this sender's need the most [filter what it sends to nodes]", maxMemory>>20))
 	}
-	greedy.mu.Lock()
-	defer greedy.mu.Unlock()
-	greedy.refuse(fmt.Sprintf("the routes of all routers need more than %d MiB of memory, and this router sent most of them [filter what it sends to nodes]", maxMemory>>20))
+}
+
+func (s *session) tooLarge(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse(reason)
+}
+
+// A clientSender is a client of a route reflector.
+type clientSender struct {
+	r    *reflector
+	addr netip.Addr
+}
+
+func (c clientSender) tooLarge(reason string) {
+	c.r.log.Warn("route reflector: the session with a node is reset", "address", c.addr, "reason", reason)
+	go c.r.reset(c.addr, reason) // ResetPeer waits for the goroutine that calls this function
+}
+
+// A clientLog handles the log of a reflector's GoBGP server. It takes the size of received routes, and drops all other
+// records.
+type clientLog struct {
+	r      *reflector
+	client netip.Addr
+}
+
+func (clientLog) Enabled(_ context.Context, l slog.Level) bool { return l == slog.LevelDebug }
+func (h clientLog) WithGroup(string) slog.Handler              { return h }
+func (h clientLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		if addr, err := netip.ParseAddr(a.Value.String()); a.Key == "Key" && err == nil {
+			h.client = addr
+		}
+	}
+	return h
+}
+
+func (h clientLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == updateRecord {
+		h.r.ledger.received(clientSender{h.r, h.client}, attributes(r))
+	}
+	return nil
+}
+
+// updateRecord is the message of GoBGP's log about an UPDATE message.
+const updateRecord = "received update"
+
+// attributes returns the attributes of a record by key.
+func attributes(r slog.Record) map[string]slog.Value {
+	attrs := map[string]slog.Value{}
+	r.Attrs(func(a slog.Attr) bool {
+		attrs[a.Key] = a.Value
+		return true
+	})
+	return attrs
 }

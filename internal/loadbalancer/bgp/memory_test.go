@@ -2,16 +2,23 @@ package bgp
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // speakerLimit is the limit of the speaker's memory in deploy/components/load-balancer/speaker.yaml, in KiB, and
@@ -58,6 +65,50 @@ func TestGreedyRouter(t *testing.T) {
 	}
 }
 
+// TestGreedyClient: a node that sends few prefixes with many attributes to a route reflector is reset.
+func TestGreedyClient(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	at := netip.MustParseAddrPort(l.Addr().String())
+	must(t, l.Close()) // this port is free
+	log := &testnet.Log{}
+	routes := &ledger{of: map[sender]*account{}}
+	want := &announce.Reflector{ASN: 64500, RouterID: netip.MustParseAddr("192.0.2.1"), Listen: []netip.Addr{at.Addr()}, Port: at.Port()}
+	r, err := newReflector(slog.New(slog.NewTextHandler(log, nil)), want, routes, func() {}, func() {})
+	must(t, err)
+	t.Cleanup(r.stop)
+	must(t, r.sync([]announce.Client{{SessionConfig: announce.SessionConfig{
+		Peer: "node-2", LocalASN: 64500, PeerASN: 64500, Address: netip.AddrPortFrom(at.Addr(), 179), Hold: 90 * time.Second, Keepalive: 30 * time.Second, Connect: time.Second, IPv4: true, Reflected: true,
+	}}}))
+	for end := time.Now().Add(patience); !strings.Contains(log.String(), "the session with a node is reset") && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ttl := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, hopLimit) })
+			return errors.Join(controlErr, err)
+		}}
+		c, err := ttl.DialContext(t.Context(), "tcp", at.String())
+		if err == nil {
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			sendMuch(c, maxOfClient-1, 8000)
+			_ = c.Close()
+		}
+	}
+	await(t, log.String, "the session with a node is reset", "up=false")
+	if routes.total != 0 || len(routes.of) != 0 {
+		t.Errorf("after the session %d bytes of %d senders count", routes.total, len(routes.of))
+	}
+}
+
+// TestSessionLeavesNothing: a session that ends leaves no goroutine, which would keep its server in memory. TestMain
+// looks for goroutines.
+func TestSessionLeavesNothing(t *testing.T) {
+	s, err := openSession(slog.New(slog.DiscardHandler), announce.SessionConfig{
+		Peer: "router", LocalASN: 64501, PeerASN: 64500, Address: netip.MustParseAddrPort("127.0.0.1:1"), RouterID: netip.MustParseAddr("192.0.2.1"),
+		Hold: 90 * time.Second, Keepalive: 30 * time.Second, Connect: time.Second, IPv4: true,
+	}, false, &ledger{of: map[sender]*account{}}, func() {}, func() {})
+	must(t, err)
+	s.close(false)
+}
+
 // TestLedger: the session with the most memory ends, once. Withdrawn and replaced routes, and sessions that have ended,
 // do not count.
 func TestLedger(t *testing.T) {
@@ -66,7 +117,7 @@ func TestLedger(t *testing.T) {
 		must(t, err)
 		return []wire.PathNLRI{{NLRI: n}}
 	}
-	l := &ledger{of: map[*session]*account{}}
+	l := &ledger{of: map[sender]*account{}}
 	small, large := &session{}, &session{}
 	const size = maxMemory / 100
 	for i := range 1000 {
@@ -79,7 +130,7 @@ func TestLedger(t *testing.T) {
 			t.Fatalf("a session ended below the limit, after %d", i)
 		}
 	}
-	if greedy := l.update(small, nil, prefix(1), size); greedy != large {
+	if greedy := l.update(small, nil, prefix(1), size); greedy != sender(large) {
 		t.Error("above the limit another session than the largest ended")
 	}
 	if l.update(large, nil, prefix(1000), size) != nil || l.total != 2*size {

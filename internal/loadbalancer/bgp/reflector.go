@@ -28,22 +28,26 @@ type reflector struct {
 	server  *server.BgpServer
 	table   *session // holds the routes for the clients; it has no router
 	clients map[netip.Addr]announce.Client
+	ledger  *ledger
+	unwatch context.CancelFunc // ends the watch of the server
 
 	mu sync.Mutex
 	up map[netip.Addr]bool
 }
 
-// newReflector listens for clients. changed is called when a client's session or routes change.
-func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*reflector, error) {
-	quiet := slog.New(slog.DiscardHandler)
-	r := &reflector{asn: want.ASN, id: want.RouterID, listen: want.Listen, log: log, clients: map[netip.Addr]announce.Client{}, up: map[netip.Addr]bool{}}
-	r.server = server.NewBgpServer(server.LoggerOption(quiet, new(slog.LevelVar)))
+// newReflector listens for clients. routes counts what they send. changed is called when a client's session changes, and
+// received when a client has changed its routes.
+func newReflector(log *slog.Logger, want *announce.Reflector, routes *ledger, changed, received func()) (*reflector, error) {
+	r := &reflector{ledger: routes, asn: want.ASN, id: want.RouterID, listen: want.Listen, log: log, clients: map[netip.Addr]announce.Client{}, up: map[netip.Addr]bool{}}
+	r.server = server.NewBgpServer(server.LoggerOption(slog.New(clientLog{r: r}), new(slog.LevelVar)))
 	go r.server.Serve()
 	var listen []string
 	for _, a := range want.Listen {
 		listen = append(listen, a.String())
 	}
 	ctx := context.Background()
+	watching, unwatch := context.WithCancel(ctx)
+	r.unwatch = unwatch
 	err := r.server.StartBgp(ctx, &gobgp.StartBgpRequest{Global: &gobgp.Global{
 		Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: int32(want.Port), ListenAddresses: listen,
 	}})
@@ -51,13 +55,13 @@ func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*
 		err = rejectReceived(ctx, r.server)
 	}
 	if err == nil {
-		err = watchServer(ctx, r.server, r.changed(changed), changed)
+		err = watchServer(watching, r.server, r.changed(changed), received)
 	}
 	if err != nil {
-		r.server.Stop()
+		r.stop()
 		return nil, fmt.Errorf("listen as a route reflector: %w", err)
 	}
-	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: quiet, server: r.server, advertised: map[netip.Prefix]announce.Route{}}
+	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: slog.New(slog.DiscardHandler), server: r.server, advertised: map[netip.Prefix]announce.Route{}}
 	log.Info("this node is a route reflector", "asn", want.ASN, "listen", listen, "port", want.Port)
 	return r, nil
 }
@@ -71,6 +75,9 @@ func (r *reflector) changed(notify func()) func(*peerState, bool) {
 		r.up[node] = up
 		r.mu.Unlock()
 		if up != before {
+			if !up {
+				r.ledger.forget(clientSender{r, node})
+			}
 			r.log.Info("route reflector: the session with a node changed", "address", node, "up", up)
 			notify()
 		}
@@ -98,6 +105,7 @@ func (r *reflector) sync(want []announce.Client) error {
 			return fmt.Errorf("end the session with node %s: %w", have.Peer, err)
 		}
 		delete(r.clients, addr)
+		r.ledger.forget(clientSender{r, addr})
 	}
 	for addr, c := range all {
 		if _, ok := r.clients[addr]; ok {
@@ -132,11 +140,11 @@ func (r *reflector) clientPodCIDRs() (all []announce.Route) {
 	return all
 }
 
-// reset ends the session with a client that does not answer any more.
-func (r *reflector) reset(c announce.Client, reason string) {
-	err := r.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: c.Address.Addr().String(), Communication: "BFD: " + reason})
+// reset ends the session with a client, which may connect again.
+func (r *reflector) reset(client netip.Addr, reason string) {
+	err := r.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: client.String(), Communication: reason})
 	if err != nil {
-		r.log.Warn("route reflector: cannot end a session", "node", c.Peer, "err", err)
+		r.log.Warn("route reflector: cannot end a session", "address", client, "err", err)
 	}
 }
 
@@ -156,7 +164,13 @@ func (r *reflector) advertise(all []receivedPath) error {
 }
 
 // stop ends all sessions.
-func (r *reflector) stop() { r.server.Stop() }
+func (r *reflector) stop() {
+	r.server.Stop()
+	r.unwatch()
+	for addr := range r.clients {
+		r.ledger.forget(clientSender{r, addr})
+	}
+}
 
 // reflect starts, changes or ends this node's route reflector. It returns the time until the next try; 0: none. s.mu is
 // held.
@@ -171,7 +185,7 @@ func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
 		return 0
 	}
 	if s.reflector == nil {
-		r, err := newReflector(s.cfg.Log, want, s.notify)
+		r, err := newReflector(s.cfg.Log, want, s.ledger, s.notify, s.podRoutes.notify)
 		if err != nil {
 			s.cfg.Log.Error("cannot become a route reflector, will try again", "err", err, "again", retryPause)
 			return retryPause
@@ -181,7 +195,7 @@ func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
 	}
 	for _, c := range want.Clients {
 		if reason, lost := s.liveness.takeLost(c.SessionConfig); lost {
-			s.reflector.reset(c, reason)
+			s.reflector.reset(c.Address.Addr(), "BFD: "+reason)
 		}
 	}
 	if err := s.reflector.sync(want.Clients); err != nil {

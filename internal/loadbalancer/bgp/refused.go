@@ -23,14 +23,10 @@ func (connectErrors) Enabled(_ context.Context, l slog.Level) bool { return l <=
 func (h connectErrors) WithAttrs([]slog.Attr) slog.Handler         { return h }
 func (h connectErrors) WithGroup(string) slog.Handler              { return h }
 func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
-	attrs := map[string]slog.Value{}
-	r.Attrs(func(a slog.Attr) bool {
-		attrs[a.Key] = a.Value
-		return true
-	})
+	attrs := attributes(r)
 	switch r.Message {
-	case "received update":
-		h.s.received(attrs)
+	case updateRecord:
+		h.s.ledger.received(h.s, attrs)
 	case "failed to connect":
 		h.s.connectFailed("the router cannot be reached", unreachableReason(h.s.config, api.Cut(attrs["Error"].String(), 300)))
 	case "outgoing connection IO error": // before the router's OPEN

@@ -35,8 +35,9 @@ const (
 
 // newServer starts a GoBGP server with one peer and no port. Each session has a server of its own, so that it has its
 // own ASN, router ID and routes, and no route from one router reaches another. changed is called when the session's
-// state changes, received when the router has changed its routes.
-func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(state *peerState, up bool), received func()) (*server.BgpServer, error) {
+// state changes, received when the router has changed its routes, until watching ends. A watch that does not end keeps
+// the server in memory.
+func newServer(watching context.Context, c announce.SessionConfig, restarting bool, log slog.Handler, changed func(state *peerState, up bool), received func()) (*server.BgpServer, error) {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(log), new(slog.LevelVar)))
 	go s.Serve()
 	ctx := context.Background() // these calls wait only for the server's own loop
@@ -45,7 +46,7 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 		err = rejectReceived(ctx, s)
 	}
 	if err == nil {
-		err = watchServer(ctx, s, changed, received)
+		err = watchServer(watching, s, changed, received)
 	}
 	if err == nil {
 		err = s.AddPeer(ctx, &gobgp.AddPeerRequest{Peer: peer(c, restarting)})

@@ -27,6 +27,7 @@ type session struct {
 	bfd        announce.BFD           // guarded by the Speaker's mu
 	log        *slog.Logger
 	server     *server.BgpServer
+	unwatch    context.CancelFunc // ends the watch of the server
 	ledger     *ledger
 	advertised map[netip.Prefix]announce.Route
 	onChange   func()
@@ -64,8 +65,12 @@ func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, ro
 		config: unwatched(c), ledger: routes, log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
 		downReason: "it has not been up yet", changedAt: time.Now(), down: make(chan struct{}),
 	}
+	watching, unwatch := context.WithCancel(context.Background())
+	s.unwatch = unwatch
 	var err error
-	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, received)
+	if s.server, err = newServer(watching, c, restarting, connectErrors{s}, s.changed, received); err != nil {
+		unwatch()
+	}
 	return s, err
 }
 
@@ -150,6 +155,7 @@ func (s *session) withoutDrained(routes []announce.Route) (remaining []announce.
 // close ends the session. The router drops this node's routes, unless keep leaves them for the next start.
 func (s *session) close(keep bool) {
 	defer s.ledger.forget(s)
+	defer s.unwatch()
 	s.mu.Lock()
 	s.closed = true
 	up := s.up

@@ -138,7 +138,7 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, ledger: &ledger{of: map[*session]*account{}}, notReady: "the objects have not been read yet"}
+	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, ledger: &ledger{of: map[sender]*account{}}, notReady: "the objects have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
