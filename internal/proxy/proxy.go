@@ -62,6 +62,8 @@ type Config struct {
 	Facts func() service.Facts
 	// FactsChanged receives when the result of Facts changed for a reason that Source does not know; nil: never.
 	FactsChanged <-chan struct{}
+	// TablesChanged receives when another program may have changed the kernel's tables; nil: only a timer finds changes.
+	TablesChanged <-chan struct{}
 	// Flows ends flows that a change made wrong. The Loop calls all of its methods, except Run. Nil: no flow is ended.
 	Flows *flow.Reconciler
 	// Applied gets each table that the datapath carries; nil: nobody reads it.
@@ -171,6 +173,10 @@ func (l *Loop) Run(ctx context.Context) error {
 			if l.intact(ctx) {
 				continue
 			}
+		case <-l.cfg.TablesChanged:
+			if l.intact(ctx) {
+				continue
+			}
 		}
 		l.cfg.Health.Queued()
 		if l.retry.waits(time.Now()) {
@@ -188,8 +194,8 @@ func (l *Loop) Run(ctx context.Context) error {
 }
 
 // checkEvery is the interval at which the loop asks the kernel whether another program has changed the rules. Without
-// changes, the check costs one message.
-const checkEvery = 2 * time.Second
+// changes, the check costs one message. It is a variable for tests.
+var checkEvery = 2 * time.Second
 
 // intact reports whether the kernel has the rules of the last pass.
 func (l *Loop) intact(ctx context.Context) bool {

@@ -110,7 +110,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	a.published.set(says)
-	parts := []part{b.store.Run, b.peers.Run, b.events.Run, newObstacles(b)}
+	parts := []part{b.store.Run, b.peers.Run, b.events.Run, b.monitorTables, newObstacles(b)}
 	if dp != nil {
 		services, err := newServices(b, dp, a.connection())
 		if err != nil {

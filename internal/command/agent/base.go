@@ -15,6 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/ipc/liveness"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/status"
 	"github.com/fairway-net/fairway/internal/podnetwork/node/obstacles"
@@ -35,6 +36,7 @@ type base struct {
 	peers    *liveness.Follower  // dead nodes, as this node's speaker reports them
 	gate     *flow.Gate          // nil without --network-policy
 	resets   *reset.Resetter     // nil if nothing ends connections
+	tables   *nft.Monitor        // hears of other programs' changes of the node's tables
 }
 
 // A part of a run ends with its context. An error of one part ends the run.
@@ -55,7 +57,7 @@ func (a *agent) newBase(says *agentStatus, dp datapath.Datapath) (*base, error) 
 	if err != nil {
 		return nil, err
 	}
-	b := &base{cfg: a.cfg, log: a.log, version: a.env.Version, status: says, peers: liveness.NewFollower(), gate: a.gate}
+	b := &base{cfg: a.cfg, log: a.log, version: a.env.Version, status: says, peers: liveness.NewFollower(), gate: a.gate, tables: &nft.Monitor{}}
 	b.events = kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	b.store = kube.New(kube.Config{
 		Log: a.log, Client: client, Custom: custom, NodeName: a.cfg.NodeName, AllNodes: a.cfg.ConnectsPods(),
@@ -92,6 +94,11 @@ func newObstacles(b *base) part {
 		Now: func(message string) { b.status.board.Set(status.ConntrackFull, message) },
 	}
 	return func(ctx context.Context) error { return runAll(ctx, []part{watcher.Run, room.Run}) }
+}
+
+// monitorTables runs the Monitor of the node's tables.
+func (b *base) monitorTables(ctx context.Context) error {
+	return command.MonitorTables(ctx, b.log, b.tables)
 }
 
 // newHealthServer builds the server of the health and metrics ports.

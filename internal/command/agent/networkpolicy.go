@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy/enforcer"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
@@ -59,7 +60,7 @@ func (b *base) enforce(ctx context.Context, source *kubepolicy.Policies) error {
 	rules := nftables.New()
 	rules.Reject = b.cfg.NetworkPolicyReject
 	e := enforcer.New(enforcer.Config{
-		Log: b.log, Node: b.cfg.NodeName, Source: source, Table: rules,
+		Log: b.log, Node: b.cfg.NodeName, Source: source, Table: rules, TablesChanged: b.tables.Changed(numbers.TablePolicy),
 		Socket: policySocket(b.cfg), End: enforcer.EndAll(b.gate, flows, b.resets.Reset),
 		Event: b.events.PolicyEvent, LogDenied: b.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(b.registry),
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
@@ -25,6 +26,7 @@ type podNetwork struct {
 func newPodNetwork(b *base) part {
 	n := podNetwork{b.store.SubscribeNodes("pod network"), b, podNetworkConfig(b.log, b.cfg)}
 	n.config.Event, n.config.Registry, n.config.PolicySocket = b.events.NodeEvent, b.registry, policySocket(b.cfg)
+	n.config.TablesChanged = b.tables.Changed(numbers.TablePods, numbers.TableEgress)
 	n.config.APIServers = func() []netip.Addr { return b.view().APIServers }
 	n.config.ServiceCIDRs = b.store.ServiceCIDRs
 	n.config.PublishKey = func(ctx context.Context, k plan.Key) error { return b.store.PublishWireGuardKey(ctx, k.String()) }

@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/status"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
@@ -39,7 +41,8 @@ func newServices(b *base, dp datapath.Datapath, c kube.Connection) (*services, e
 	checks := health.NewNodePortChecks(health.NodePortConfig{Log: b.log, State: b.status.state, Applied: b.status.applied, Problem: b.events.Event})
 	loop := proxy.New(proxy.Config{
 		Log: b.log, Source: source, HostPorts: s.followHostPorts(), Datapath: dp, Facts: b.facts, FactsChanged: b.peers.Dirty(),
-		Report: b.events.Report, Event: b.events.Event, Differs: func(text string) { b.status.board.Set(status.RulesDiffer, text) },
+		TablesChanged: b.tables.Changed(command.DatapathTables...),
+		Report:        b.events.Report, Event: b.events.Event, Differs: func(text string) { b.status.board.Set(status.RulesDiffer, text) },
 		Flows: s.flows, Applied: b.status.applied, Health: b.status.state, Metrics: metrics,
 		MinSync: b.cfg.MinSyncPeriod, MaxRetry: b.cfg.SyncPeriod, EmptyAfter: b.cfg.EmptyAfter,
 	})
@@ -57,6 +60,7 @@ func (s *services) followHostPorts() (all proxy.HostPorts) {
 	n := hostport.NodePorts{Log: s.b.log, Addrs: s.b.cfg.NodePorts.Loopback, Table: s.b.status.applied.Table}
 	if s.b.cfg.ConnectsPods() {
 		r := newHostPorts(s.b.log, s.b.cfg.NodeName)
+		r.TablesChanged = s.b.tables.Changed(numbers.TableHostPorts)
 		s.b.events.IdentifyPods(r.UID)
 		s.parts = append(s.parts, r.Run)
 		n.HostPorts = func() map[service.Key]netip.AddrPort { return r.Now().Loopback() }

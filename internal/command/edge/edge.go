@@ -21,6 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/reset"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
@@ -166,10 +167,13 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	flows, table := m.flows(ctx, g, dp, metrics)
 	defer table.Close()
 	state, applied := health.NewState(2*edgeMaxRetry), &proxy.Applied{}
+	tables := &nft.Monitor{}
 	loop := proxy.New(proxy.Config{
 		Log: m.log, Source: source, Datapath: dp, Facts: facts, Report: edge.NewReporter(m.log), Flows: flows, Applied: applied,
 		Health: state, Metrics: metrics, MaxRetry: edgeMaxRetry, EmptyAfter: edgeEmptyAfter,
+		TablesChanged: tables.Changed(command.DatapathTables...),
 	})
+	g.Go(func() error { return command.MonitorTables(ctx, m.log, tables) })
 	g.Go(func() error { return loop.Run(ctx) })
 	if err := m.route(ctx, g, cluster, registry); err != nil {
 		return err

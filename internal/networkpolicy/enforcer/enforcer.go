@@ -35,6 +35,8 @@ type Config struct {
 	Node   string
 	Source Source
 	Table  *nftables.Table
+	// TablesChanged receives when another program may have changed the kernel's table. Nil: only a timer finds changes.
+	TablesChanged <-chan struct{}
 	// Socket is the path at which the CNI plugin asks. Empty: there is no socket.
 	Socket string
 	// End ends the connections for which denied returns true. Nil: no connection is ended.
@@ -64,11 +66,13 @@ type Enforcer struct {
 	logged    map[denial]time.Time
 }
 
-// Pauses. resync is the time between two comparisons with the kernel without a change.
+// resync is the time between two comparisons with the kernel without a change. It is a variable for tests.
+var resync = 10 * time.Second
+
+// Pauses.
 const (
 	firstRetry  = 200 * time.Millisecond
 	maxRetry    = 10 * time.Second
-	resync      = 10 * time.Second
 	passTimeout = 20 * time.Second // for one pass
 )
 
@@ -145,6 +149,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-e.Source.Dirty():
+		case <-e.TablesChanged:
 		case r := <-e.requests:
 			waiting = append(waiting, e.accept(r)...)
 		case <-timer.C:

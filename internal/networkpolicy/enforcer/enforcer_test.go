@@ -21,6 +21,8 @@ import (
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/ipc/isolate"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
@@ -112,6 +114,7 @@ type rig struct {
 	socket string
 	kill   func() // ends the Enforcer
 	gate   *flow.Gate
+	tables nft.Monitor
 	*Enforcer
 }
 
@@ -149,7 +152,7 @@ func (r *rig) start() {
 			return err
 		}
 	}
-	e := New(Config{Log: log, Node: "node-1", Source: r.source, Table: nftables.New(), Socket: r.socket})
+	e := New(Config{Log: log, Node: "node-1", Source: r.source, Table: nftables.New(), Socket: r.socket, TablesChanged: r.tables.Changed(numbers.TablePolicy)})
 	end := EndAll(r.gate, flows, resets.Reset)
 	r.Enforcer = e
 	for _, f := range []func() error{

@@ -23,12 +23,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// recheck is the time between two reads without a notice, because the kernel drops notices when many come at once.
+// recheck is the time between two reads without a notice, because the kernel drops notices when many come at once. It is
+// a variable for tests.
+var recheck = 30 * time.Second
+
 // retry is the pause after an error.
-const (
-	recheck = 30 * time.Second
-	retry   = 2 * time.Second
-)
+const retry = 2 * time.Second
 
 // A Reader reads records and addresses. It must be made and run in one network namespace.
 type Reader struct {
@@ -37,6 +37,9 @@ type Reader struct {
 	dirty  chan struct{}
 	now    atomic.Pointer[service.HostPorts]
 	logged string // the last logged error
+
+	// TablesChanged receives when another program may have changed the kernel's table. Nil: only a timer finds changes.
+	TablesChanged <-chan struct{}
 }
 
 // New returns a Reader of a node's address store, after reading it once (cni.HostPortsDir is below the store). Only Run
@@ -104,6 +107,7 @@ func (r *Reader) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-again.C:
+		case <-r.TablesChanged:
 		case _, ok := <-addrs:
 			if !ok {
 				addrs = nil // the socket failed; recheck still works

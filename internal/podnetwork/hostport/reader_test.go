@@ -12,8 +12,11 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/tabletest"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -28,6 +31,8 @@ type rig struct {
 	host  *testnet.Host
 	store string
 	log   strings.Builder
+	// tables hears of the tables that other programs change.
+	tables nft.Monitor
 	*Reader
 }
 
@@ -43,6 +48,7 @@ func newRig(t *testing.T) *rig {
 	go func() {
 		ended <- r.host.Do(func() error {
 			r.Reader = New(slog.New(slog.NewTextHandler(&r.log, nil)), r.store)
+			r.TablesChanged = r.tables.Changed(numbers.TableHostPorts)
 			close(ready)
 			return r.Run(ctx)
 		})
@@ -139,4 +145,18 @@ func TestReader(t *testing.T) {
 		}
 	}
 	r.await("the end", func(p service.HostPorts) bool { return len(p.Pods) == 0 })
+}
+
+// TestFlush: the table of host ports that another program removes is there again within a second, without a timer.
+func TestFlush(t *testing.T) {
+	was := recheck
+	t.Cleanup(func() { recheck = was })
+	recheck = time.Hour
+	r := newRig(t)
+	r.record("fw01", cni.HostPorts{
+		Network: "fairway", Pod: "default/web", UID: "uid-1", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
+		Ports: []cni.PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}}, Created: time.Unix(1000, 0),
+	})
+	tabletest.Start(t, r.host.Do, &r.tables)
+	tabletest.Flush(t, r.host.Do, numbers.TableHostPorts)
 }

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	fwnetlink "github.com/fairway-net/fairway/internal/kernel/netlink"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/testing/tabletest"
 )
 
 // TestLinkUp: when a link is up again, the routes to other nodes' pods that went with it are there at once, not only when
@@ -58,4 +61,19 @@ func TestOfNetwork(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}
+}
+
+// TestFlush: the pods' table that another program removes is there again within a second, without a timer.
+func TestFlush(t *testing.T) {
+	was := resync
+	t.Cleanup(func() { resync = was })
+	resync = time.Hour
+	c := newCluster(t, 2, v4)
+	m := c.machines[0]
+	var tables nft.Monitor
+	m.network.TablesChanged = tables.Changed(numbers.TablePods, numbers.TableEgress)
+	c.run()
+	m.leads(c.machines[1], "via")
+	tabletest.Start(t, m.do, &tables)
+	tabletest.Flush(t, m.do, numbers.TablePods)
 }

@@ -50,8 +50,9 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 	})
 }
 
-// follow calls sync with the present nodes: when the nodes or the machine's networks change, after a failure, and every
-// resync. It rests after each pass, because each change of a Node object starts a pass on every node.
+// follow calls sync with the present nodes: when the nodes or the machine's networks change, when another program may
+// have changed the tables, after a failure, and every resync. It rests after each pass, because each change of a Node
+// object starts a pass on every node.
 func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duration, sync func([]plan.Peer) error) error {
 	defer n.Close()
 	select {
@@ -82,6 +83,7 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 		case <-n.announcements:
 		case <-networks:
 		case <-egress:
+		case <-n.TablesChanged:
 		case <-timer.C:
 		}
 		start := time.Now()

@@ -70,6 +70,9 @@ type Config struct {
 	// Egress tells which pods leave the cluster with a load balancer's address. Nil: no pod does.
 	Egress Egress
 
+	// TablesChanged receives when another program may have changed the kernel's tables. Nil: only a timer finds changes.
+	TablesChanged <-chan struct{}
+
 	// Event gets each problem of a node once while the problem lasts. The reason is one word. Nil: problems are only
 	// logged and counted.
 	Event func(node, reason, message string)
