@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/service"
 )
 
 // errUnconfirmed makes the reflector list again.
@@ -26,7 +25,7 @@ const maxRetryPause = 3 * time.Second
 type guard struct {
 	log       *slog.Logger
 	kind      string
-	brake     service.Brake
+	brake     api.Brake
 	pause     time.Duration // before the next list
 	problem   func(api.Name, api.Problem)
 	noteKept  func(objects int)   // stores the number of objects that a doubted list lacks
@@ -40,7 +39,7 @@ func (s *Store) newGuard(kind string) *guard {
 		s.troubles.noteKept(kind, objects)
 	}
 	return &guard{
-		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(maxRetryPause, s.cfg.EmptyAfter/4),
+		log: s.cfg.Log, kind: kind, brake: api.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(maxRetryPause, s.cfg.EmptyAfter/4),
 		problem: s.cfg.Problem, noteKept: keeps, delayNext: func(time.Duration) {},
 	}
 }

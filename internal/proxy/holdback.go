@@ -16,7 +16,7 @@ const lookAgain = 5 * time.Second
 type firstTable struct {
 	adopted bool           // Flows knows the rules that the kernel had at the start
 	table   *service.Table // these rules, until the loop believes its first table. Nil if not known
-	brake   service.Brake
+	brake   api.Brake
 }
 
 // adopt gives Flows the rules that the kernel had at the start.

@@ -121,7 +121,7 @@ func New(cfg Config) *Loop {
 	if cfg.Event == nil {
 		cfg.Event = func(api.Name, api.Problem) {}
 	}
-	l := &Loop{cfg: cfg, first: firstTable{adopted: adopted, brake: service.Brake{Bound: cfg.EmptyAfter}}}
+	l := &Loop{cfg: cfg, first: firstTable{adopted: adopted, brake: api.Brake{Bound: cfg.EmptyAfter}}}
 	l.compiler = compiler{cfg: &l.cfg, table: &service.Table{}}
 	return l
 }

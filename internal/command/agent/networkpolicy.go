@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
@@ -62,6 +63,7 @@ func (b *base) enforce(ctx context.Context, source *kubepolicy.Policies) error {
 	e := enforcer.New(enforcer.Config{
 		Log: b.log, Node: b.cfg.NodeName, Source: source, Table: rules, TablesChanged: b.tables.Changed(numbers.TablePolicy),
 		Socket: policySocket(b.cfg), End: enforcer.EndAll(b.gate, flows, b.resets.Reset),
+		EmptyAfter: b.cfg.EmptyAfter, ClusterEvent: func(p api.Problem) { b.events.Event(api.Name{Namespace: "default", Name: "kubernetes"}, p) },
 		Event: b.events.PolicyEvent, LogDenied: b.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(b.registry),
 	})
 	b.gate.Decide(e.AllowsClient)

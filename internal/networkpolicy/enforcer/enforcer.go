@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -41,6 +42,10 @@ type Config struct {
 	Socket string
 	// End ends the connections for which denied returns true. Nil: no connection is ended.
 	End func(ctx context.Context, denied func(networkpolicy.Packet) bool) (ended int, err error)
+	// EmptyAfter is how long a first table that lacks most of what the kernel has is held back. 0: it is written at once.
+	EmptyAfter time.Duration
+	// ClusterEvent gets a problem of the whole cluster. Nil: the problem is only logged.
+	ClusterEvent func(api.Problem)
 	// Event tells the owner of a policy that it exceeds a limit or has unsupported parts. A ClusterNetworkPolicy has no
 	// namespace. Nil: only the log says so.
 	Event func(name api.Name, uid, reason, message string)
@@ -57,6 +62,7 @@ type Enforcer struct {
 
 	mu       sync.RWMutex // guards compiler, whose table Allows reads
 	compiler *networkpolicy.Compiler
+	first    firstTable
 	table    *networkpolicy.Table // the table that the kernel holds; nil: none yet
 	// byUID has sandboxes of a previous agent whose pod names were too long for the kernel's comment.
 	byUID map[string]netip.Addr
@@ -79,7 +85,7 @@ const (
 // New returns an Enforcer. It does not touch the kernel.
 func New(cfg Config) *Enforcer {
 	return &Enforcer{
-		Config: cfg, compiler: networkpolicy.New(cfg.Node), byUID: map[string]netip.Addr{},
+		Config: cfg, first: newFirstTable(cfg.EmptyAfter), compiler: networkpolicy.New(cfg.Node), byUID: map[string]netip.Addr{},
 		reported: map[api.Name]string{}, overPorts: map[api.Name]bool{}, logged: map[denial]time.Time{},
 		requests: make(chan request), revoked: make(chan struct{}, 1),
 	}
@@ -111,10 +117,11 @@ func (e *Enforcer) Run(ctx context.Context) error {
 func (e *Enforcer) adopt(ctx context.Context) error {
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		step, cancel := context.WithTimeout(ctx, passTimeout)
-		all, err := e.Table.Adopt(step)
+		held, err := e.Table.Adopt(step)
 		cancel()
 		if err == nil {
-			for a, s := range all {
+			e.first.held = held
+			for a, s := range held.Sandboxes {
 				e.compiler.SetSandbox(a, &s)
 				if s.Pod.Name == "" && s.UID != "" {
 					e.byUID[s.UID] = a
@@ -163,9 +170,13 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			r.done <- err
 		}
 		waiting = nil
-		if err == nil {
+		switch {
+		case err == nil:
 			pause = firstRetry
 			timer.Reset(resync)
+			continue
+		case errors.Is(err, errHeldBack):
+			timer.Reset(min(lookAgain, e.EmptyAfter/4))
 			continue
 		}
 		if ctx.Err() == nil {
@@ -201,6 +212,9 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	want, changes := e.compiler.Compile()
 	e.report()
 	e.mu.Unlock()
+	if e.holdBack(start, want) {
+		return errHeldBack
+	}
 	// The Compiler is this goroutine's: nobody changes want meanwhile.
 	written, err := e.Table.Sync(ctx, want, changes)
 	e.Metrics.observePass(e.compiler, want, written, time.Since(start), err)
@@ -214,7 +228,7 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if written > 0 {
 		e.Log.Debug("wrote NetworkPolicies", "elements", written, "took", time.Since(start))
 	}
-	if changes.Revoked {
+	if changes.Revoked || e.Table.Restored() { // packets may have passed while the table was damaged
 		select {
 		case e.revoked <- struct{}{}:
 		default:

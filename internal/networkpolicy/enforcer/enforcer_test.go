@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/api"
@@ -115,11 +116,15 @@ type rig struct {
 	kill   func() // ends the Enforcer
 	gate   *flow.Gate
 	tables nft.Monitor
+
+	emptyAfter time.Duration
+	registry   *prometheus.Registry // of the agent that was started last
+	problems   chan api.Problem     // of the cluster
 	*Enforcer
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, gate: &flow.Gate{}, net: testnet.New(t), source: newObjects(), socket: filepath.Join(t.TempDir(), "policy.sock")}
+	r := &rig{T: t, problems: make(chan api.Problem, 10), gate: &flow.Gate{}, net: testnet.New(t), source: newObjects(), socket: filepath.Join(t.TempDir(), "policy.sock")}
 	r.node = r.net.Node("node-1")
 	r.start()
 	t.Cleanup(func() { r.kill() })
@@ -131,6 +136,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	log := slog.New(slog.DiscardHandler)
+	r.registry = prometheus.NewRegistry()
 	r.source.change(func() { // a new subscription hears of all
 		for n := range r.source.Pods {
 			r.source.changed.Pods = append(r.source.changed.Pods, n)
@@ -152,7 +158,8 @@ func (r *rig) start() {
 			return err
 		}
 	}
-	e := New(Config{Log: log, Node: "node-1", Source: r.source, Table: nftables.New(), Socket: r.socket, TablesChanged: r.tables.Changed(numbers.TablePolicy)})
+	e := New(Config{Log: log, Node: "node-1", Source: r.source, Table: nftables.New(), Socket: r.socket, TablesChanged: r.tables.Changed(numbers.TablePolicy),
+		EmptyAfter: r.emptyAfter, ClusterEvent: func(p api.Problem) { r.problems <- p }, Metrics: NewMetrics(r.registry)})
 	end := EndAll(r.gate, flows, resets.Reset)
 	r.Enforcer = e
 	for _, f := range []func() error{

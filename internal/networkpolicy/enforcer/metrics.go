@@ -12,6 +12,7 @@ import (
 // Metrics are the metrics of an Enforcer. A nil Metrics counts nothing.
 type Metrics struct {
 	policies, classes, grants, limited prometheus.Gauge
+	kept                               prometheus.Gauge
 	isolated                           *prometheus.GaugeVec
 	denied                             *prometheus.CounterVec
 	last                               nftables.Counts // the kernel's counts at the last look
@@ -41,6 +42,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		classes:  gauge("classes", "Classes of addresses that the NetworkPolicies of this node tell apart"),
 		grants:   gauge("grants", "Elements of the kernel that say what the pods of this node are allowed"),
 		limited:  gauge("limited", "NetworkPolicies that allow nothing because their namespace exceeds a limit"),
+		kept:     gauge("kept_addresses", "Addresses of pods whose rules an agent keeps after its start although the API server has none of most of them"),
 		isolated: gauges("isolated_addresses", "Addresses of this node's pods that are isolated"),
 		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairway", Subsystem: "policy", Name: "denied_packets_total", Help: "Packets that were denied, read every 10 seconds",
@@ -93,6 +95,13 @@ func (m *Metrics) counted(all nftables.Counts) {
 		m.denied.WithLabelValues(networkpolicy.Direction(d).String()).Add(float64(since))
 	}
 	m.last = all
+}
+
+// setKept notes how many addresses keep the rules that the kernel had at the start.
+func (m *Metrics) setKept(n int) {
+	if m != nil {
+		m.kept.Set(float64(n))
+	}
 }
 
 func (m *Metrics) addEnded(n int) {

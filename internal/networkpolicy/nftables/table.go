@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -77,6 +78,9 @@ type Table struct {
 
 	table *nft.Table
 	watch *nft.Watch
+	// restored means that the last Sync found rules or elements that another program had changed, or that an agent
+	// before this one had not written.
+	restored bool
 	// synced means that the kernel holds the table of the last Sync. networks are the ranges of that table.
 	synced   bool
 	networks []networkpolicy.Range
@@ -118,9 +122,15 @@ func (t *Table) Found(ctx context.Context) (bool, error) {
 	return len(chains) > 0, err
 }
 
-// Adopt loads the program if there is none. It returns the sandboxes that an agent recorded. The program of another
-// version goes on until Sync has filled the sets of this one.
-func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]networkpolicy.Sandbox, error) {
+// Held is what the kernel had before this process, as in networkpolicy.Table.
+type Held struct {
+	Sandboxes         map[netip.Addr]networkpolicy.Sandbox
+	Isolated, Cluster [2]map[netip.Addr]bool
+}
+
+// Adopt loads the program if there is none. It returns what an agent before this one has written. The program of
+// another version goes on until Sync has filled the sets of this one.
+func (t *Table) Adopt(ctx context.Context) (*Held, error) {
 	defer t.Close()
 	chains, err := t.table.Chains(ctx)
 	if err == nil && !chains["postrouting"] { // the programs of all versions have this hook
@@ -129,19 +139,34 @@ func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]networkpolicy.Sandbox
 	if err != nil {
 		return nil, fmt.Errorf("load the rules of NetworkPolicies: %w", err)
 	}
-	all := map[netip.Addr]networkpolicy.Sandbox{}
-	for _, f := range suffixes {
-		err := t.table.Elements(ctx, "sandboxes"+f, func(e nft.Element) error {
+	held := &Held{Sandboxes: map[netip.Addr]networkpolicy.Sandbox{}}
+	err = t.readAddrs(ctx, "sandboxes", func(a netip.Addr, comment string) { held.Sandboxes[a] = parseSandbox(comment) })
+	for d := networkpolicy.Egress; d <= networkpolicy.Ingress && err == nil; d++ {
+		held.Isolated[d], held.Cluster[d] = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+		err = errors.Join(
+			t.readAddrs(ctx, "isolated-"+d.String(), func(a netip.Addr, _ string) { held.Isolated[d][a] = true }),
+			t.readAddrs(ctx, "cluster-"+d.String(), func(a netip.Addr, _ string) { held.Cluster[d][a] = true }))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the pods that were noted: %w", err)
+	}
+	return held, nil
+}
+
+// readAddrs calls f for each element of the sets of both families.
+func (t *Table) readAddrs(ctx context.Context, set string, f func(a netip.Addr, comment string)) error {
+	for _, suffix := range suffixes {
+		err := t.table.Elements(ctx, set+suffix, func(e nft.Element) error {
 			if a, ok := netip.AddrFromSlice(e.Key); ok {
-				all[a] = parseSandbox(e.Comment)
+				f(a, e.Comment)
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("read the pods that were noted: %w", err)
+			return err
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // Sync makes the kernel hold a table. changes are the differences from the table of the last successful Sync. It
@@ -153,13 +178,17 @@ func (t *Table) Sync(ctx context.Context, want *networkpolicy.Table, changes *ne
 			err = fmt.Errorf("write NetworkPolicies to the kernel: %w", err)
 		}
 	}()
+	t.restored = false
 	if !t.synced {
-		return t.restore(ctx, want)
+		written, err = t.restore(ctx, want)
+		t.restored = written > 0
+		return written, err
 	}
 	change, _, err := t.watch.Look(ctx)
 	if err != nil || change != nft.Nothing {
 		if err == nil {
 			written, err = t.restore(ctx, want)
+			t.restored = written > 0 || change == nft.Rules
 		}
 		return written, err
 	}
@@ -173,6 +202,9 @@ func (t *Table) Sync(ctx context.Context, want *networkpolicy.Table, changes *ne
 	t.networks = want.Networks
 	return len(ws), err
 }
+
+// Restored reports whether the last Sync restored a table that had allowed or denied something else for a while.
+func (t *Table) Restored() bool { return t.restored }
 
 // restore reads the kernel and writes the differences.
 func (t *Table) restore(ctx context.Context, want *networkpolicy.Table) (written int, err error) {
