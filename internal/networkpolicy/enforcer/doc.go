@@ -11,5 +11,7 @@
 //   - Level, not edge: changes that come during a pass are the work of the next pass. After an error the next pass
 //     reads the kernel.
 //   - The kernel's state stays when the process ends, however it ends.
-//   - Connections that lost their grant are ended, and no others.
+//   - A table that another program changes is restored at once.
+//   - A first table that opens most isolated pods, or lacks most of the node's pods, is held back for a while.
+//   - Connections that lost their grant, or began while the table was damaged, are ended, and no others.
 package enforcer
