@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,10 +47,11 @@ type world struct {
 	Nodes  []announce.Node
 	Addrs  []netip.Addr
 	Voters election.Voters
-	Holder string // of the Lease, if Lease is empty
-	Lease  string // a file with the Lease's holder and end
-	Told   string // a directory for the speakers' reports
-	Slow   bool   // the Source does not answer before the next world
+	Holder string        // of the Lease, if Lease is empty
+	Lease  string        // a file with the Lease's holder and end
+	Lasts  time.Duration // of the Holder's vote; 0: leaseLasts
+	Told   string        // a directory for the speakers' reports
+	Slow   bool          // the Source does not answer before the next world
 	// Interfaces are the interfaces of the L2Advertisement.
 	Interfaces []string
 	Routed     bool // the addresses have a BGPAdvertisement and no L2Advertisement
@@ -80,7 +82,7 @@ func (s *source) Vote(context.Context) (until time.Time, err error) {
 	case w.Lease != "":
 		return w.vote()
 	case w.Holder == w.Self:
-		until = time.Now().Add(leaseLasts)
+		until = time.Now().Add(cmp.Or(w.Lasts, leaseLasts))
 	}
 	return until, nil
 }

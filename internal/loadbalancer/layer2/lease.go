@@ -72,7 +72,9 @@ func (s *Speaker) renewLease(ctx context.Context) error {
 		switch {
 		case err != nil:
 			s.cfg.Log.Debug("cannot get the vote of the Lease; the other node may have it", "err", err)
-		case !until.IsZero():
+		case until.IsZero():
+			s.lease.until.Store(0) // this node's clock may have stood still, and its vote has ended
+		default:
 			s.lease.until.Store(int64(until.Sub(s.start)))
 		}
 	}

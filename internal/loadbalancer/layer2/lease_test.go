@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,6 +32,24 @@ func TestTwoNodes(t *testing.T) {
 	l.until(vips[0], other)
 	l.start(best)
 	l.until(vips[0], best)
+	t.Log(l.tape.Check(t), "changes of owner")
+}
+
+// TestLeaseRefused: a node that announces by the Lease's vote hears that another node has the Lease. It is silent soon,
+// however long its vote would last by its own clock, which stood still if its machine was paused.
+func TestLeaseRefused(t *testing.T) {
+	l := newLANOf(t, 2, t.TempDir())
+	l.leaseVotes()
+	best := l.best(vips[0])
+	l.world.Holder, l.world.Lasts = l.nodes[best].Name, time.Hour
+	l.tell(0, 1)
+	l.kill(1 - best)
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		l.until(vips[0], best)
+	}
+	l.world.Holder = l.nodes[1-best].Name
+	l.tell(best)
+	l.grants(best, fmt.Sprintf("no majority of the 3 voters grants it: the Lease's vote, %s are silent [do UDP packets of the speakers' port reach them?]", l.nodes[1-best].Name))
 	t.Log(l.tape.Check(t), "changes of owner")
 }
 

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 )
@@ -183,6 +184,40 @@ func TestLease(t *testing.T) {
 	if o := s.owners(a[0]); len(o) != 0 {
 		t.Errorf("the Lease is over, and owners are %v", o)
 	}
+}
+
+// TestLeaseRefused: a node that hears that another node has the Lease gives up at once what it holds by the Lease's
+// vote. What both nodes granted it keeps.
+func TestLeaseRefused(t *testing.T) {
+	s := newSim(t, 2, 1)
+	s.voters = Voters{Epoch: 2, Names: []string{"node-1", "node-2", LeaseVoter}}
+	a := addrs(2)
+	for i, n := range s.nodes {
+		n.mine = a
+		s.restart(i)
+	}
+	holds := func(when string, want ...int) {
+		t.Helper()
+		for _, addr := range a {
+			if o := s.owners(addr); !slices.Equal(o, want) || s.nodes[1].m.Granted(addr) != (len(want) > 0) {
+				t.Errorf("%s: owners of %v are %v, want %v", when, addr, o, want)
+			}
+		}
+	}
+	s.nodes[0].mine = nil
+	s.nodes[1].m.SetLease(time.Hour)
+	s.run(100, nil)
+	holds("both nodes run", 1)
+	s.nodes[1].m.SetLease(0)
+	s.run(100, func() { holds("the Lease is the other's, and both nodes run", 1) })
+	s.nodes[1].m.SetLease(time.Hour)
+	s.nodes[0].paused = 1 << 30
+	s.run(100, nil)
+	holds("the other node is gone", 1)
+	s.nodes[1].m.SetLease(0)
+	s.apply(1)
+	s.run(1, nil)
+	holds("the other node is gone and has the Lease")
 }
 
 // randomFault loses, delays and doubles packets.

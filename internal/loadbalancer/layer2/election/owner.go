@@ -76,8 +76,20 @@ func (m *Member) SetExcluded(excluded bool) { m.owner.excluded = excluded }
 // Leave makes the next Beat a goodbye. The node is excluded, and its silence does not mean that it is dead.
 func (m *Member) Leave() { m.owner.excluded, m.owner.leaving = true, true }
 
-// SetLease sets the end of this node's hold on the Lease, counted from before the renewal.
-func (m *Member) SetLease(until time.Duration) { m.owner.lease = until }
+// SetLease sets the end of this node's hold on the Lease, counted from before the renewal. An earlier end than before says
+// that another node has the Lease. The node then loses at once the addresses that it holds by the Lease's vote.
+func (m *Member) SetLease(until time.Duration) {
+	o := &m.owner
+	earlier := until < o.lease
+	o.lease = until
+	if !earlier {
+		return
+	}
+	if i := slices.IndexFunc(o.rounds, func(r *round) bool { return r.seq == o.confirmed }); i >= 0 {
+		r := o.rounds[i]
+		m.takeGrants(r, nil, o.lost(m.won(r)), r.at+m.cfg.Timing.Grant)
+	}
+}
 
 // Take returns the changes since the last Take.
 func (m *Member) Take() Change {
@@ -192,16 +204,21 @@ func (m *Member) evaluate(r *round, final bool) {
 		return
 	}
 	won := m.won(r)
-	var lost []netip.Addr
-	for a := range o.granted {
-		if !won[a] {
-			lost = append(lost, a)
-		}
-	}
+	lost := o.lost(won)
 	if len(lost) > 0 && (!final && votes < len(m.voters.Names) || r.seq == o.confirmed) {
 		return // later answers may still grant them, and a confirmed round stays confirmed
 	}
 	m.takeGrants(r, won, lost, end)
+}
+
+// lost returns the addresses that the node holds and that are not in won.
+func (o *owner) lost(won map[netip.Addr]bool) (all []netip.Addr) {
+	for a := range o.granted {
+		if !won[a] {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // unchanged reports whether all answers grant the whole present list and the node holds all of it, the usual case.
