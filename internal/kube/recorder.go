@@ -268,6 +268,9 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 }
 
 func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
+	if rep.name.Namespace != "" {
+		rep.problem = hideForeign(rep.name.Namespace, rep.problem)
+	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", uid, rep.problem.Reason, rep.problem.Message)
 	namespace := cmp.Or(rep.name.Namespace, metav1.NamespaceDefault)

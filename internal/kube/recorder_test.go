@@ -97,6 +97,23 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
+// TestForeignServices: the users of a namespace read in an event that another namespace's Service has an address, and not
+// which. The log names the Service.
+func TestForeignServices(t *testing.T) {
+	client := fake.NewClientset()
+	r, log := startRecorder(t, client)
+	text := "10.96.0.7:80/TCP belongs to Service victim/bank.v1, which is older; 192.0.2.1: port 80/TCP is also in use by Service default/api; x is Service victim/pod/b"
+	r.Report(svcName("web"), []api.Problem{{Reason: "AddressInUse", Message: text}})
+	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
+	want := "10.96.0.7:80/TCP belongs to a Service of another namespace, which is older; 192.0.2.1: port 80/TCP is also in use by Service default/api; x is a Service of another namespace"
+	if e := events(t, client)[0]; e.Note != want {
+		t.Errorf("the event says %q, want %q", e.Note, want)
+	}
+	if !strings.Contains(log.String(), text) {
+		t.Errorf("the log does not have the whole text:\n%s", log)
+	}
+}
+
 // TestNodeEvent: kubectl describe node shows events that carry the node's name as its UID.
 func TestNodeEvent(t *testing.T) {
 	client := fake.NewClientset()

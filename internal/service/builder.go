@@ -223,7 +223,7 @@ func (b *Builder) resolve(e *Entry) *Entry {
 		case o.ownsClusterIP(f.Addr.Addr()) && !f.ClusterIP:
 			left("%v is left out: the address is the ClusterIP of Service %v, and no other Service can have it [choose another address]", f.Key(), o.Name)
 		default:
-			left("%v belongs to the older Service %v; it is left out here", f.Key(), o.Name)
+			left("%v belongs to Service %v, which is older; it is left out here", f.Key(), o.Name)
 		}
 	}
 	return &kept

@@ -299,13 +299,13 @@ func (a *Allocator) conflict(r *record, addr netip.Addr) string {
 	other := h.oldest(r)
 	switch {
 	case r.SharingKey == "" || h.key != r.SharingKey:
-		return fmt.Sprintf("it is also in use by %v, which does not have the same sharing key", other)
+		return fmt.Sprintf("it is also in use by Service %v, which does not have the same sharing key", other)
 	case h.backing != r.Backing:
-		return fmt.Sprintf("it is also in use by %v, and under externalTrafficPolicy Local both need the same pods: one namespace and selector", other)
+		return fmt.Sprintf("it is also in use by Service %v, and under externalTrafficPolicy Local both need the same pods: one namespace and selector", other)
 	}
 	for _, p := range r.Ports {
 		if o := h.ports[p]; o != nil && o != r {
-			return fmt.Sprintf("port %d/%v is also in use by %v", p.Port, p.Proto, o.Name)
+			return fmt.Sprintf("port %d/%v is also in use by Service %v", p.Port, p.Proto, o.Name)
 		}
 	}
 	return ""

@@ -118,7 +118,7 @@ func (r HostRequest) allocate(hosts []Host, used map[string]map[Port]api.Name, t
 			continue
 		}
 		if p, other, ok := conflictAt(used[h.Name], r.Ports); ok {
-			why = fmt.Sprintf("port %d/%v of node %s is in use by %v", p.Port, p.Proto, h.Name, other)
+			why = fmt.Sprintf("port %d/%v of node %s is in use by Service %v", p.Port, p.Proto, h.Name, other)
 			continue
 		}
 		nodes = append(nodes, h)
