@@ -212,11 +212,7 @@ func (s *Speaker) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return s.leave()
 		case data := <-s.net.inbox:
-			packets, err := s.member.Receive(s.now(), data)
-			if err != nil {
-				s.cfg.Metrics.refused.Inc()
-			}
-			s.send(packets)
+			s.receive(data)
 		case <-wake.C:
 			s.send(s.member.Wake(s.now()))
 		case <-tick.C:
@@ -235,9 +231,27 @@ func (s *Speaker) loop(ctx context.Context) error {
 		case r := <-s.probes.results:
 			s.takeProbe(r)
 		}
+		s.receiveWaiting()
 		s.apply(ctx)
 		s.publishOwners()
 		s.alive.Store(int64(s.now()))
+	}
+}
+
+// receive hands a message to the member, and sends its answers.
+func (s *Speaker) receive(data []byte) {
+	packets, err := s.member.Receive(s.now(), data)
+	if err != nil {
+		s.cfg.Metrics.refused.Inc()
+	}
+	s.send(packets)
+}
+
+// receiveWaiting receives the messages that have come while the loop did something else, for example wrote the addresses
+// of a thousand new Services. Otherwise each of these writes would let the queue grow, and a voter would answer too late.
+func (s *Speaker) receiveWaiting() {
+	for range len(s.net.inbox) {
+		s.receive(<-s.net.inbox)
 	}
 }
 
