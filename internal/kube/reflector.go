@@ -61,9 +61,9 @@ func newReflector[O metav1.Object, V any](s *Store, k Kind[O, V], f *Feed[V]) *c
 			if err := pace.before(ctx); err != nil {
 				return nil, err
 			}
-			w, err := k.Client.watch(ctx, narrow(o))
+			w, end, err := watchWithin(ctx, watchGrace, narrow(o), k.Client.watch)
 			if err == nil {
-				stop = w.Stop
+				stop = end
 			}
 			pace.after(ctx, err, true, o.SendInitialEvents != nil)
 			return w, err
@@ -71,6 +71,25 @@ func newReflector[O metav1.Object, V any](s *Store, k Kind[O, V], f *Feed[V]) *c
 	}
 	return cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), k.Object, feedStore[V]{f},
 		cache.ReflectorOptions{Name: k.Name, Backoff: &reflectorPause})
+}
+
+// watchGrace is how much longer than the requested time a watch may last.
+const watchGrace = 30 * time.Second
+
+// watchWithin starts a watch and ends it after the time that it asks the server for, and grace. The server ends a watch
+// itself, but a proxy on the way may answer for a server that it does not reach any more, and the objects of one kind
+// would stay as they are without a sign. end ends the watch earlier.
+func watchWithin(ctx context.Context, grace time.Duration, o metav1.ListOptions, start func(context.Context, metav1.ListOptions) (watch.Interface, error)) (w watch.Interface, end func(), err error) {
+	cancel := context.CancelFunc(func() {})
+	if o.TimeoutSeconds != nil {
+		ctx, cancel = context.WithTimeout(ctx, grace+time.Duration(*o.TimeoutSeconds)*time.Second)
+	}
+	if w, err = start(ctx, o); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	context.AfterFunc(ctx, w.Stop)
+	return w, func() { w.Stop(); cancel() }, nil
 }
 
 // Many objects contain equal names. Interning keeps one copy of each name.
