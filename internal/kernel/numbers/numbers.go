@@ -161,8 +161,8 @@ const (
 	HookChallenge = -310
 	// HookPods comes after the masquerading of Services (srcnat).
 	HookPods = 110
-	// HookEgress comes before HookPods, which would masquerade the packet.
-	HookEgress = 109
+	// HookEgress comes before the masquerading of Services and of other programs (srcnat), and before HookPods.
+	HookEgress = 99
 	// HookEgressMark comes after the translation of destinations (dstnat), and before the routing decision.
 	HookEgressMark = -80
 	// HookEgressUnmark comes after all translation of sources.

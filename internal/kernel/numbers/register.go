@@ -140,7 +140,7 @@ var Tables = []Table{
 	}},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; the table exists only while there are such hostPorts", []Hook{{"nat", "output", HookHostPorts}}},
 	{TableEgress, "`--egress-addresses`: marks and translates packets that leave the cluster from pods with an egress address", []Hook{
-		{"filter", "prerouting", HookSourceCheck}, {"filter", "input", HookRaw}, {"filter", "prerouting", HookEgressMark}, {"filter", "forward", 0}, {"nat", "postrouting", HookEgress}, {"filter", "postrouting", HookEgressUnmark},
+		{"filter", "prerouting", HookSourceCheck}, {"filter", "input", HookRaw}, {"filter", "prerouting", HookEgressMark}, {"route", "output", HookEgressMark}, {"filter", "forward", 0}, {"nat", "postrouting", HookEgress}, {"filter", "postrouting", HookEgressUnmark},
 	}},
 	{TablePolicy, "`--network-policy`: NetworkPolicies of this node's pods", []Hook{
 		{"filter", "postrouting", HookPolicy}, {"filter", "input", HookPolicyInput}, {"filter", "forward", HookPolicy},

@@ -31,7 +31,7 @@ func egressProgram(within bool) *nft.Ruleset {
 		"Within": within, "Egress": tunnel.EgressLink, "WireGuard": tunnel.WireGuardLink, "Port": numbers.PortVXLAN, "SourceCheck": numbers.HookSourceCheck, "Raw": numbers.HookRaw, "Answer": markAnswer,
 		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNIEgress<<8),
 		"Mark":    numbers.HookEgressMark, "Priority": numbers.HookEgress, "Unmark": numbers.HookEgressUnmark, "Mask": numbers.MaskEgress, "Here": markHere, "Nobody": markNobody,
-		"VXLAN": tunnel.VXLANLink, "Pods": podsTable, "Comment": egressComment,
+		"VXLAN": tunnel.VXLANLink, "Pods": podsTable, "Comment": egressComment, "IPVS4": numbers.RangeIPVS4, "IPVS6": numbers.RangeIPVS6,
 	}}
 }
 
@@ -175,6 +175,9 @@ func egressElements(e *plan.Egress, slots map[plan.EgressRoute]int) elements {
 		if source.IsValid() {
 			sources[key] = string(source.AsSlice())
 		}
+	}
+	for addr := range e.Addrs {
+		set(addr, markNobody, netip.Addr{})
 	}
 	for _, pod := range e.Unroutable {
 		set(pod, markNobody, netip.Addr{})

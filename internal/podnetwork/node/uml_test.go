@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/uml"
 )
 
-var umlRun = flag.String("uml.run", "^TestWireGuard[CERN]|^TestNeighboursAreKept", "tests to run in user-mode Linux")
+var umlRun = flag.String("uml.run", "^TestWireGuard[CERN]|^TestNeighboursAreKept|^TestEgressByIPVS", "tests to run in user-mode Linux")
 
 // TestInUML runs the tests that need WireGuard or a kernel of their own, those with the build tag uml, in user-mode
 // Linux, in virtual time. It fails if they could not be run.

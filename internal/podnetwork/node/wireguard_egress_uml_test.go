@@ -235,3 +235,11 @@ func (p *pod) masqueradedTo(m, to *machine, packet []byte) {
 		return strings.Contains(m.run("nft list chain inet fairway-egress forward"), "counter packets 1 ")
 	})
 }
+
+// TestWireGuardEgressByNodes is TestEgressByNodesThroughTunnel with encryption. The gateway does not take such packets for itself.
+func TestWireGuardEgressByNodes(t *testing.T) {
+	c := newRouted(t, plan.WayWireGuard, anyFamily, dual)
+	c.serveFar()
+	c.agree()
+	c.wantEgressByNodes(c.machines[1:]...)
+}

@@ -19,6 +19,7 @@ type Egress struct {
 	Here       map[netip.Addr]netip.Addr  // egress addresses that this node announces, by the pod, which may be another node's
 	Via        map[netip.Addr]EgressRoute // ways to the nodes that announce the egress addresses, by the pod, which is this node's
 	Unroutable []netip.Addr               // pods whose packets go nowhere
+	Addrs      map[netip.Addr]bool        // all announced egress addresses; none of a node or a pod
 	Within     *Within                    // nil: no packets go inside of WireGuard
 }
 
@@ -33,7 +34,7 @@ type EgressRoute struct {
 // AddEgress decides about the pods and sets p.Egress. A pod counts only if its address is in a podCIDR of its node, so
 // that a node cannot change the egress of another node's pods by a false pod status.
 func (p *Plan) AddEgress(c State, pods map[netip.Addr]EgressPod) *Egress {
-	e := &Egress{Here: map[netip.Addr]netip.Addr{}, Via: map[netip.Addr]EgressRoute{}}
+	e := &Egress{Here: map[netip.Addr]netip.Addr{}, Via: map[netip.Addr]EgressRoute{}, Addrs: map[netip.Addr]bool{}}
 	cidrs := map[string][]netip.Prefix{c.Self.Name: c.Self.PodCIDRs}
 	for _, peer := range c.Peers {
 		cidrs[peer.Name] = peer.PodCIDRs
@@ -44,6 +45,9 @@ func (p *Plan) AddEgress(c State, pods map[netip.Addr]EgressPod) *Egress {
 		pod := pods[addr]
 		in := cidrOf(addr, cidrs[pod.Node])
 		own := pod.Node == c.Self.Name && slices.Contains(p.PodCIDRs, in)
+		if pod.Gateway != "" && pod.Addr.IsValid() {
+			e.Addrs[pod.Addr] = true
+		}
 		switch {
 		case pod.Node != "" && !slices.Contains(p.Pods, in):
 			continue // the podCIDR was refused, or its node is not known
@@ -64,6 +68,7 @@ func (p *Plan) AddEgress(c State, pods map[netip.Addr]EgressPod) *Egress {
 			e.Unroutable = append(e.Unroutable, addr)
 		}
 	}
+	e.withoutOwners(c, p.Pods)
 	for _, gateway := range slices.Sorted(maps.Keys(missing)) {
 		p.problemf(gateway, ReasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: %s", c.Self.Name, gateway, p.noWayToGateway(cidrs[gateway], w))
 	}
@@ -71,6 +76,20 @@ func (p *Plan) AddEgress(c State, pods map[netip.Addr]EgressPod) *Egress {
 		e.Within = w
 	}
 	return e
+}
+
+// withoutOwners removes the egress addresses that a node or a pod has: its own packets have them too.
+func (e *Egress) withoutOwners(c State, pods []netip.Prefix) {
+	for _, peer := range append(slices.Clip(c.Peers), c.Self) {
+		for _, addr := range peer.Addrs {
+			delete(e.Addrs, addr)
+		}
+	}
+	for addr := range e.Addrs {
+		if cidrOf(addr, pods).IsValid() {
+			delete(e.Addrs, addr)
+		}
+	}
 }
 
 // cidrOf returns the podCIDR that contains an address; the zero prefix: none does.

@@ -26,12 +26,17 @@ func TestGatewayWithoutTunnel(t *testing.T) {
 func TestEgressOfOthers(t *testing.T) {
 	self := Peer{Name: "a", PodCIDRs: prefixes("10.244.1.0/24")}
 	p := &Plan{PodCIDRs: self.PodCIDRs, Pods: prefixes("10.244.1.0/24", "10.244.2.0/24"), Routes: map[netip.Prefix]Route{}}
-	e := p.AddEgress(State{Self: self, Peers: []Peer{self, {Name: "b", PodCIDRs: prefixes("10.244.2.0/24", "10.9.0.0/24")}}}, map[netip.Addr]EgressPod{
+	e := p.AddEgress(State{Self: self, Peers: []Peer{self, {Name: "b", Addrs: addresses("192.0.2.7"), PodCIDRs: prefixes("10.244.2.0/24", "10.9.0.0/24")}}}, map[netip.Addr]EgressPod{
 		netip.MustParseAddr("10.244.1.7"): {Node: "b", Addr: addresses("192.0.2.200")[0], Gateway: "a"}, // a's
 		netip.MustParseAddr("10.9.0.7"):   {Node: "b", Addr: addresses("192.0.2.200")[0], Gateway: "a"}, // its podCIDR is not accepted
 		netip.MustParseAddr("10.244.2.7"): {Node: "b", Addr: addresses("192.0.2.200")[0], Gateway: "a"},
+		netip.MustParseAddr("10.244.2.8"): {Node: "b", Addr: addresses("192.0.2.7")[0], Gateway: "b"}, // a node's own
+		netip.MustParseAddr("10.244.2.9"): {Node: "b", Addr: addresses("192.0.2.201")[0]},             // no node announces it
 	})
-	if got := slices.Collect(maps.Keys(e.Here)); len(got) != 1 || got[0].String() != "10.244.2.7" || len(e.Unroutable) != 0 {
+	if want := map[netip.Addr]bool{addresses("192.0.2.200")[0]: true}; !maps.Equal(e.Addrs, want) {
+		t.Errorf("egress addresses %v, want %v", e.Addrs, want)
+	}
+	if got := slices.Collect(maps.Keys(e.Here)); len(got) != 1 || got[0].String() != "10.244.2.7" || len(e.Unroutable) != 2 {
 		t.Errorf("here: %v, nobody: %v", got, e.Unroutable)
 	}
 }
