@@ -4,6 +4,7 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
+	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/peerguard"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 )
@@ -53,7 +55,7 @@ its own: the agent can be replaced while it runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.cleanup {
-				return fence.Remove(c.Context())
+				return errors.Join(fence.Remove(c.Context()), peerguard.Remove(c.Context()))
 			}
 			if err := command.OrHostname(&o.node, "--hostname-override"); err != nil {
 				return err
@@ -117,6 +119,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 		Event: events.Event, Metrics: metrics,
 	})
 	health := layer2.NewHealth()
+	guard := peerguard.New(log)
 	routers, err := bgp.New(bgp.Config{
 		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, ReflectorPort: numbers.PortReflector, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
 		Announced: func(all map[api.Name]bgp.Announcement) {
@@ -124,7 +127,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 			told.Set(peers)
 			metrics.SetBGP(addrs)
 		},
-		ForwardingReady: s.ForwardingReady(), Sessions: standings.SetSessions, RIB: podroutes.Of(podroutes.DefaultDir, o.node),
+		ForwardingReady: s.ForwardingReady(), Sessions: standings.SetSessions, Routers: guard.Set, RIB: podroutes.Of(podroutes.DefaultDir, o.node),
 	})
 	if err != nil {
 		return err
@@ -135,6 +138,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	g.Go(func() error { return routes.Run(ctx) })
 	g.Go(func() error { return standings.Run(ctx) })
 	g.Go(func() error { return routers.Run(ctx) })
+	g.Go(func() error { return guard.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return s.Run(ctx) })

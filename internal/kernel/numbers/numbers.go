@@ -149,6 +149,7 @@ const (
 	TableFormer    = "fairway-former"
 	TablePolicy    = "fairway-policy"
 	TableEgress    = "fairway-egress"
+	TablePeers     = "fairway-peers"
 	TableLock      = "fairway-lock"
 
 	TableLockSpeaker = "fairway-lock-speaker"
@@ -167,6 +168,8 @@ const (
 	HookEgressMark = -80
 	// HookEgressUnmark comes after all translation of sources.
 	HookEgressUnmark = 120
+	// HookPeers comes after all translation of sources.
+	HookPeers = 130
 	// HookHostPorts comes before the translation of Services (dstnat; -100 on output).
 	HookHostPorts = -102
 	// HookSourceCheck comes before all other hooks, so that no rule sees a packet with a forged source. It is

@@ -101,6 +101,7 @@ func TestHooks(t *testing.T) {
 		"flow/reset/rules.nft": TableReset, "networkpolicy/nftables/policy.nft": TablePolicy,
 		"podnetwork/node/pods.nft": TablePods, "podnetwork/node/egress.nft": TableEgress, "podnetwork/hostport/rules.nft": TableHostPorts,
 		"loadbalancer/layer2/fence/fence.nft.tmpl": TableFence, "loadbalancer/layer2/fence/former.nft": TableFormer,
+		"loadbalancer/bgp/peerguard/rules.nft": TablePeers,
 	}
 	type hookOf struct {
 		table string
@@ -151,7 +152,7 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%s is not there any more", name)
 	}
 	for h := range registered {
-		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark}, h.Priority)
+		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark, HookPeers}, h.Priority)
 		if !seen[h] && !constant {
 			t.Errorf("no ruleset has %+v", h)
 		}

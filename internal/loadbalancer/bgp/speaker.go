@@ -36,7 +36,7 @@ type Health interface {
 	Changed() <-chan struct{}
 }
 
-// Config configures a Speaker. All fields are required, except ForwardingReady, Sessions and RIB.
+// Config configures a Speaker. All fields are required, except ForwardingReady, Sessions, Routers and RIB.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // this node's name
@@ -55,7 +55,9 @@ type Config struct {
 	Announced func(map[api.Name]Announcement)
 	// Sessions is called after each decision and after each change with the state of all sessions. It may be nil.
 	Sessions func([]announce.Standing)
-	Metrics  *Metrics
+	// Routers is called after each decision with the addresses and BGP ports of all routers. It may be nil.
+	Routers func([]netip.AddrPort)
+	Metrics *Metrics
 	// RIB exchanges routes with the node's agent: podCIDRs to announce, and routes from routers. Nil: the pod network
 	// needs no routers.
 	RIB RIB
@@ -137,6 +139,9 @@ func New(cfg Config) (*Speaker, error) {
 	}
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
+	}
+	if cfg.Routers == nil {
+		cfg.Routers = func([]netip.AddrPort) {}
 	}
 	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, ledger: &ledger{of: map[sender]*account{}}, notReady: "the objects have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
@@ -249,6 +254,7 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	d := announce.DecideBGP(in)
 	d.Problems = append(append(d.Problems, s.liveness.problems(d.Sessions)...), missingVRFs(d.Sessions)...)
 	s.report(d)
+	s.cfg.Routers(routersOf(d.Sessions))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last, s.notReady = d, s.missingInput(in, asked)
@@ -267,6 +273,15 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	s.cfg.Sessions(s.standings())
 	s.signalReceived() // a session may be gone
 	return next
+}
+
+// routersOf returns the addresses and ports of the sessions' routers.
+func routersOf(all []announce.Session) []netip.AddrPort {
+	routers := make([]netip.AddrPort, 0, len(all))
+	for _, session := range all {
+		routers = append(routers, session.Address)
+	}
+	return routers
 }
 
 // standings returns the state of all sessions, sorted by peer. s.mu is held.
