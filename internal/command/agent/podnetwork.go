@@ -11,6 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/operate/status"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
@@ -29,6 +30,7 @@ func newPodNetwork(b *base) part {
 	n.config.TablesChanged = b.tables.Changed(numbers.TablePods, numbers.TableEgress)
 	n.config.APIServers = func() []netip.Addr { return b.view().APIServers }
 	n.config.ServiceCIDRs = b.store.ServiceCIDRs
+	n.config.OverShare = func(message string) { b.status.board.Set(status.PodOverShare, message) }
 	n.config.PublishKey = func(ctx context.Context, k plan.Key) error { return b.store.PublishWireGuardKey(ctx, k.String()) }
 	if !b.cfg.EgressAddresses {
 		return n.run
@@ -50,7 +52,8 @@ func podNetworkConfig(log *slog.Logger, cfg *config.Config) node.Config {
 	return node.Config{
 		Log: log, CNIBinDir: cfg.CNIBinDir, CNIConfDir: cfg.CNIConfDir, Masquerade: true,
 		NonMasqueradeCIDRs: cfg.NonMasqueradeCIDRs, ClusterCIDRs: cfg.ClusterCIDRs, NodeName: cfg.NodeName,
-		Way: plan.Way(cfg.PodNetwork), RecordHostPorts: cfg.Mode != datapath.None,
+		Fragments: cfg.PodFragments,
+		Way:       plan.Way(cfg.PodNetwork), RecordHostPorts: cfg.Mode != datapath.None,
 		RIB: podroutes.Of(podroutes.DefaultDir, cfg.NodeName),
 	}
 }

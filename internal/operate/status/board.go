@@ -19,6 +19,7 @@ const (
 	ConntrackFull     = "ConntrackFull"     // the conntrack table is nearly full
 	ConntrackSettings = "ConntrackSettings" // the conntrack settings could not be applied
 	SettingsRefused   = "SettingsRefused"   // this node refuses settings of the ConfigMap
+	PodOverShare      = "PodOverShare"      // a pod takes more than its share of what all pods of the node use
 	ForwardingDropped = "ForwardingDropped" // another program drops forwarded packets
 	NodeNotEligible   = "NodeNotEligible"   // the Node object is missing or about to be deleted
 )

@@ -230,12 +230,12 @@ func BenchmarkPodRules(b *testing.B) {
 	m := c.machines[0]
 	from, near := m.newPod(), m.newPod()
 	near.echo()
-	parts := map[string]podsParts{"routes": {}, "vxlan": {tunnel: true}, "wireguard": {encrypt: true}}
+	parts := map[string]podsParts{"unlimited": {}, "routes": {fragments: DefaultFragments}, "vxlan": {tunnel: true, fragments: DefaultFragments}, "wireguard": {encrypt: true, fragments: DefaultFragments}}
 	for i, addr := range near.addrs {
 		k := newTalk("rules", from, addr)
 		took, one := map[string][]time.Duration{}, []byte{1}
 		for range rounds {
-			for _, how := range []string{"none", "routes", "vxlan", "wireguard"} {
+			for _, how := range []string{"none", "unlimited", "routes", "vxlan", "wireguard"} {
 				m.run("nft flush ruleset")
 				if p, ok := parts[how]; ok {
 					text, err := p.program().Text(podsTable)

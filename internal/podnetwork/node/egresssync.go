@@ -134,7 +134,7 @@ func (n *Network) keepBehind(ctx context.Context, p *plan.Plan, want map[string]
 	if n.Egress == nil || p.Egress != nil {
 		return nil
 	}
-	if ours, err := n.rules.loaded(ctx); err != nil || !ours {
+	if ours, err := n.rules.loaded(ctx, n.Fragments); err != nil || !ours {
 		return err
 	}
 	for _, set := range []string{"vxlan-behind4", "vxlan-behind6"} {

@@ -216,7 +216,7 @@ func (c *cluster) newMachine(name, bridge string, addrs ...string) *machine {
 	m.config = Config{
 		Log:       slog.New(slog.NewTextHandler(m.log, nil)),
 		CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
-		Masquerade: true, Plugin: self,
+		Masquerade: true, Plugin: self, Fragments: DefaultFragments,
 		PublishKey: func(_ context.Context, key plan.Key) error { m.peer.Key = key; return nil },
 	}
 	m.restart()

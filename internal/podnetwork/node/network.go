@@ -72,6 +72,12 @@ type Config struct {
 
 	// TablesChanged receives when another program may have changed the kernel's tables. Nil: only a timer finds changes.
 	TablesChanged <-chan struct{}
+	// Fragments is how many IP fragments a second each pod may send. The node puts them together in memory that all
+	// pods share. 0: there is no limit.
+	Fragments int
+	// OverShare gets a text about the pods that send more than Fragments, after each Sync. Empty: there are none. It may
+	// be nil.
+	OverShare func(message string)
 
 	// Event gets each problem of a node once while the problem lasts. The reason is one word. Nil: problems are only
 	// logged and counted.
@@ -149,8 +155,8 @@ func (n *Network) Sync(ctx context.Context, self plan.Peer, peers []plan.Peer) e
 	if failed == nil {
 		failed = links.tidy(ctx, p)
 	}
-	failed = errors.Join(failed, brought, n.restorePodRoutes(handle, table, p.PodCIDRs), n.syncEgress(ctx, handle, p), syncNeighbours(wantedNeighbours(table, p, self.Name, peers)))
-	n.report(slices.Concat(p.Problems, refused))
+	failed = errors.Join(failed, brought, n.roomForFragments(), n.restorePodRoutes(handle, table, p.PodCIDRs), n.syncEgress(ctx, handle, p), syncNeighbours(wantedNeighbours(table, p, self.Name, peers)))
+	n.report(slices.Concat(p.Problems, refused, n.overShare(ctx, p)))
 	n.countRoutes(p)
 	n.countEgress(p.Egress)
 	failed = errors.Join(failed, n.publish(ctx, self, p, links.wg.Public()))

@@ -29,6 +29,7 @@ type podsParts struct {
 	tunnel     bool // there is a VXLAN device, or one is wanted
 	encrypt    bool // packets to other nodes' pods are encrypted
 	masquerade bool // some podCIDR of the node is masqueraded
+	fragments  int  // a second that a pod may send; 0: no limit
 }
 
 func (p podsParts) program() *nft.Ruleset {
@@ -38,7 +39,7 @@ func (p podsParts) program() *nft.Ruleset {
 		"VXLAN": tunnel.VXLANLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": tunnel.WireGuardLink, "Egress": tunnel.EgressLink, "EgressTable": numbers.TableEgress, "Raw": numbers.HookRaw,
 		// The kernel compares four bytes faster than the three of the VNI.
 		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNI<<8),
-		"Checked": "5s",
+		"Checked": "5s", "Fragments": p.fragments,
 	}}
 }
 
@@ -108,7 +109,7 @@ func wantedEnds(t *plan.Tunnel) elements {
 // syncRules writes the table. The table stays without podCIDRs too, because pods from before still run. A tunnel's
 // checks come before its device, and go after it.
 func (n *Network) syncRules(ctx context.Context, p *plan.Plan, links *tunnels) error {
-	parts := podsParts{tunnel: p.Tunnel != nil || links.vxlan.Link != 0, encrypt: p.WireGuard != nil, masquerade: len(p.Masqueraded) > 0}
+	parts := podsParts{tunnel: p.Tunnel != nil || links.vxlan.Link != 0, encrypt: p.WireGuard != nil, masquerade: len(p.Masqueraded) > 0, fragments: n.Fragments}
 	want := wantedSets(p)
 	err := n.keepBehind(ctx, p, want)
 	if err == nil {
@@ -147,10 +148,10 @@ func (m *podRules) damaged(ctx context.Context, parts podsParts) (bool, error) {
 	return m.table.Altered(ctx, parts.program(), podsComment)
 }
 
-// loaded reports whether the kernel runs the program, with any of its parts.
-func (m *podRules) loaded(ctx context.Context) (bool, error) {
+// loaded reports whether the kernel runs the program, with any of its parts and this limit of fragments.
+func (m *podRules) loaded(ctx context.Context, fragments int) (bool, error) {
 	for i := range 8 { // all combinations
-		parts := podsParts{tunnel: i&1 != 0, encrypt: i&2 != 0, masquerade: i&4 != 0}
+		parts := podsParts{tunnel: i&1 != 0, encrypt: i&2 != 0, masquerade: i&4 != 0, fragments: fragments}
 		if ours, _, err := m.table.Runs(ctx, parts.program()); err != nil || ours {
 			return ours, err
 		}

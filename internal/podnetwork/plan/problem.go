@@ -10,6 +10,8 @@ const (
 	ReasonGateway = "EgressGatewayUnreachable" // the node that announces pods' egress address is not reached
 
 	ReasonNotAnnounced = "NotAnnounced" // no router announces a podCIDR
+
+	ReasonOverShare = "PodOverShare" // a pod takes more than its share of what all pods of the node use
 )
 
 // A Problem is an error that another try would not mend.

@@ -115,6 +115,7 @@ type Config struct {
 	PodNetwork            string // one of PodNetworks
 	CNIBinDir, CNIConfDir string
 	NonMasqueradeCIDRs    []netip.Prefix // destinations that see pods' own addresses
+	PodFragments          int            // IP fragments a second of each pod; 0: no limit
 	EgressAddresses       bool           // pods leave with Services' addresses
 	NetworkPolicy         bool           // enforce NetworkPolicies
 	NetworkPolicyLog      bool           // log denied packets

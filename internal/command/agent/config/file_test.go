@@ -101,7 +101,7 @@ func TestFile(t *testing.T) {
 			"clusterCIDR: 10.244.0.0/16\nhostnameOverride: file\nlogging: {verbosity: 2}\n",
 			[]string{"--hostname-override=flag", "--master=http://127.0.0.1:1", "-v=4", "--pod-network=routes"},
 			func(c *Config) {
-				c.NodeName, c.Master, c.LogLevel, c.PodNetwork = "flag", "http://127.0.0.1:1", -4, "routes"
+				c.NodeName, c.Master, c.LogLevel, c.PodNetwork, c.PodFragments = "flag", "http://127.0.0.1:1", -4, "routes", 2500
 			}, nil,
 		},
 		"flags that lose": {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -36,6 +37,7 @@ type own struct {
 	podNetwork            string
 	cniBinDir, cniConfDir string
 	nonMasqueradeCIDRs    string
+	podFragments          int
 	egressAddresses       bool
 	networkPolicy         bool
 	networkPolicyLog      bool
@@ -57,7 +59,7 @@ type own struct {
 // besideFile lists the flags that count together with --config. (cobra adds help.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level", "log-format",
-	"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
+	"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "pod-fragments", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
 	"allow-http-api-server", "empty-after", "settings-dir", "help",
 }
 
@@ -174,6 +176,7 @@ func (f *Flags) addPodNetwork() {
 	f.fs.BoolVar(&f.own.networkPolicyLog, "network-policy-log", false, "Log what NetworkPolicies deny, with the names of pods and policies: a line a minute for each pair of peers and port")
 	f.fs.BoolVar(&f.own.networkPolicyReject, "network-policy-reject", false, "Reject what NetworkPolicies deny (TCP reset, ICMP administratively prohibited), instead of dropping it")
 	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "Where the container runtime looks for CNI plugins, a `dir`")
+	f.fs.IntVar(&f.own.podFragments, "pod-fragments", node.DefaultFragments, "How many IP fragments a `second` each pod may send, with a pod network of Fairway's; the node drops others, because all pods share the memory for fragments; 0: no limit")
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "Where the container runtime looks for CNI configurations, a `dir`")
 }
 

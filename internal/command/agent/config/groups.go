@@ -28,7 +28,7 @@ var groups = []struct {
 	{groupAddresses, []string{"cluster-cidr", "detect-local-mode", "pod-bridge-interface", "pod-interface-name-prefix", "nodeport-addresses", "bind-address", "hostname-override", "masquerade-all"}},
 	{groupLimits, []string{"refuse-external-ips", "service-limits", "empty-after"}},
 	{groupAPI, []string{"kubeconfig", "context", "master", "allow-http-api-server", "kube-api-burst", "kube-api-qps", "kube-api-content-type"}},
-	{groupPods, []string{"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir"}},
+	{groupPods, []string{"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "pod-fragments"}},
 	{groupNode, []string{"oom-score-adj", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout"}},
 	{groupTiming, []string{"sync-period", "min-sync-period"}},
 	{groupOperation, []string{"v", "log-level", "log-format", "healthz-bind-address", "metrics-bind-address"}},

@@ -488,6 +488,9 @@ func (r *resolver) podNetwork(c *Config) error {
 	default:
 		return fmt.Errorf("--pod-network %q: must be one of %s", c.PodNetwork, strings.Join(PodNetworks(), ", "))
 	}
+	if c.PodFragments = r.own.podFragments; c.PodFragments < 0 {
+		return fmt.Errorf("--pod-fragments %d: must be 0 or more", c.PodFragments)
+	}
 	for flag, dir := range map[string]string{"--cni-bin-dir": c.CNIBinDir, "--cni-conf-dir": c.CNIConfDir} {
 		if !filepath.IsAbs(dir) {
 			return fmt.Errorf("%s %q: must be an absolute path", flag, dir)

@@ -18,7 +18,7 @@ type ToolFlags struct {
 // agentOnly lists the agent's flags without a meaning for a command that only reads.
 var agentOnly = []string{
 	"cleanup", "after-kube-proxy", "settings-dir", "replace-kube-proxy", "count-traffic", "oom-score-adj",
-	"healthz-bind-address", "metrics-bind-address", "pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir",
+	"healthz-bind-address", "metrics-bind-address", "pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "pod-fragments",
 	"sync-period", "iptables-sync-period", "ipvs-sync-period",
 	"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period",
 	"ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout",
