@@ -107,7 +107,9 @@ func TestFragmentsOfOnePod(t *testing.T) {
 func TestFragmentSettings(t *testing.T) {
 	c := newCluster(t, 1, dual)
 	m := c.machines[0]
-	read := func() string { return strings.Join(strings.Fields(m.run("cd /proc/sys/net; cat ipv4/ipfrag_high_thresh ipv4/ipfrag_time")), " ") }
+	read := func() string {
+		return strings.Join(strings.Fields(m.run("cd /proc/sys/net; cat ipv4/ipfrag_high_thresh ipv4/ipfrag_time")), " ")
+	}
 	m.config.Fragments = 0
 	m.restart()
 	c.sync()

@@ -120,7 +120,9 @@ func TestFlags(t *testing.T) {
 		"log level": {[]string{"--log-level=warn", "-v=9"}, func(c *Config) { c.LogLevel = 4 }},
 		"pod network only": {
 			[]string{"--proxy-mode=none", "--pod-network=routes", "--cni-bin-dir=/b", "--cni-conf-dir=/c"},
-			func(c *Config) { c.Mode, c.PodNetwork, c.CNIBinDir, c.CNIConfDir, c.PodFragments = "none", "routes", "/b", "/c", 2500 },
+			func(c *Config) {
+				c.Mode, c.PodNetwork, c.CNIBinDir, c.CNIConfDir, c.PodFragments = "none", "routes", "/b", "/c", 2500
+			},
 		},
 	}
 	for name, test := range tests {
