@@ -28,6 +28,7 @@ func newPodNetwork(b *base) part {
 	n := podNetwork{b.store.SubscribeNodes("pod network"), b, podNetworkConfig(b.log, b.cfg)}
 	n.config.Event, n.config.Registry, n.config.PolicySocket = b.events.NodeEvent, b.registry, policySocket(b.cfg)
 	n.config.TablesChanged = b.tables.Changed(numbers.TablePods, numbers.TableEgress)
+	n.config.Now = func(message string) { b.status.board.Set(status.PodNetworkProblem, message) }
 	n.config.APIServers = func() []netip.Addr { return b.view().APIServers }
 	n.config.ServiceCIDRs = b.store.ServiceCIDRs
 	n.config.OverShare = func(message string) { b.status.board.Set(status.PodOverShare, message) }

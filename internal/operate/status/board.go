@@ -21,6 +21,7 @@ const (
 	SettingsRefused   = "SettingsRefused"   // this node refuses settings of the ConfigMap
 	PodOverShare      = "PodOverShare"      // a pod takes more than its share of what all pods of the node use
 	ForwardingDropped = "ForwardingDropped" // another program drops forwarded packets
+	PodNetworkProblem = "PodNetworkProblem" // pods of another node are not reached, or a podCIDR is refused
 	NodeNotEligible   = "NodeNotEligible"   // the Node object is missing or about to be deleted
 )
 

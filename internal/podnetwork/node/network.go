@@ -82,6 +82,9 @@ type Config struct {
 	// Event gets each problem of a node once while the problem lasts. The reason is one word. Nil: problems are only
 	// logged and counted.
 	Event func(node, reason, message string)
+	// Now gets the present problems in one text after each Sync; empty: there are none. It must not wait. Nil: nobody
+	// asks.
+	Now func(string)
 	// Registry gets the metrics fairway_pod_network_problems, _routes and _egress_pods. Nil: nothing is measured.
 	Registry prometheus.Registerer
 }

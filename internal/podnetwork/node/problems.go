@@ -1,6 +1,8 @@
 package node
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,6 +64,21 @@ func (n *Network) countRoutes(p *plan.Plan) {
 	}
 }
 
+// present returns the first reported problem, and how many more there are; empty: there is none.
+func (n *Network) present(problems []plan.Problem) (first string) {
+	count := 0
+	for _, p := range problems {
+		if n.reported[p].isReported {
+			first = cmp.Or(first, p.Message)
+			count++
+		}
+	}
+	if count > 1 {
+		return fmt.Sprintf("%s (and %d more: the agent's log has all)", first, count-1)
+	}
+	return first
+}
+
 func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 	return newGauge(registry, "pod_network_problems", "reason", "Problems of the pod network, such as podCIDRs that are refused")
 }
@@ -91,6 +108,9 @@ func (n *Network) report(problems []plan.Problem) {
 		}
 	}
 	n.reported = now
+	if n.Now != nil {
+		n.Now(n.present(problems))
+	}
 	for reason, count := range counts {
 		n.problems.WithLabelValues(reason).Set(float64(count))
 	}
