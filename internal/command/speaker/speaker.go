@@ -115,7 +115,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source, Lease: source,
 		Assigned: func(all map[api.Name]layer2.Assignment) { statuses.Set(interfacesOf(all)) },
 		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
-		Owners:   owners.set, Granted: standings.SetGranted,
+		Owners:   owners.set, Granted: standings.SetGranted, Refused: standings.SetRefused,
 		Event: events.Event, Metrics: metrics,
 	})
 	health := layer2.NewHealth()

@@ -189,9 +189,7 @@ func (a *Announced) states(ctx context.Context, l *lists, s *kube.Store, nodes [
 			}
 		}
 	}
-	slices.SortFunc(standings, func(a, b announce.Standing) int {
-		return cmp.Or(strings.Compare(a.Node, b.Node), comparePeers(a, b))
-	})
+	slices.SortFunc(standings, announce.CompareStandings)
 	slices.Sort(problems)
 	return standings, problems
 }

@@ -2,6 +2,7 @@ package loadbalancer
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +18,13 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// The types of the conditions in a ConfigurationState. They show the speaker's sessions with routers and its grant from
-// the voters. The BGPPeer's name follows conditionSession. The conditions disappear with the speaker
-// (docs/decisions/0047).
+// The types of the conditions in a ConfigurationState. They show the speaker's sessions with routers, its grant from the
+// voters, and the addresses that it refuses to announce. The BGPPeer's name follows conditionSession, and the address
+// follows conditionRefused, with dashes for colons. The conditions disappear with the speaker (docs/decisions/0047).
 const (
 	conditionSession = "bgp.fairway.net/"
-	conditionGranted = "l2.fairway.net/Granted"
+	conditionRefused = "l2.fairway.net/"
+	conditionGranted = conditionRefused + "Granted"
 )
 
 // standingOwner is the field manager of the conditions, which are written separately.
@@ -35,7 +37,7 @@ const speakerStatePrefix = "speaker-"
 type speakerState struct {
 	configState
 	owner     string              // UID of the owner, a Node
-	standings []announce.Standing // sorted by peer
+	standings []announce.Standing // sorted by peer and address
 }
 
 // convertSpeakerState reads a ConfigurationState. Invalid parts are overwritten later.
@@ -53,37 +55,55 @@ func convertSpeakerState(o *unstructured.Unstructured) *speakerState {
 	}
 	node, ok := strings.CutPrefix(o.GetName(), speakerStatePrefix)
 	for _, c := range status.Conditions {
-		peer, session := strings.CutPrefix(c.Type, conditionSession)
-		if ok && (session || c.Type == conditionGranted) {
-			one := announce.Standing{Node: node, Up: c.Status == metav1.ConditionTrue, Since: c.LastTransitionTime.UTC(), Reason: c.Message}
-			if session {
-				one.Peer = peer
-			}
+		one, valid := standingOf(c)
+		if one.Node = node; ok && valid {
 			s.standings = append(s.standings, one)
 		}
 	}
-	slices.SortFunc(s.standings, comparePeers)
+	slices.SortFunc(s.standings, announce.CompareStandings)
 	return s
 }
 
 func comparePeers(a, b announce.Standing) int { return strings.Compare(a.Peer, b.Peer) }
 
+// standingOf converts a condition to a standing without a node. It returns false for other programs' conditions.
+func standingOf(c metav1.Condition) (s announce.Standing, ok bool) {
+	s = announce.Standing{Up: c.Status == metav1.ConditionTrue, Since: c.LastTransitionTime.UTC(), Reason: c.Message}
+	if c.Type == conditionGranted {
+		return s, true
+	}
+	if s.Peer, ok = strings.CutPrefix(c.Type, conditionSession); ok {
+		return s, true
+	}
+	s.Peer = ""
+	text, ok := strings.CutPrefix(c.Type, conditionRefused)
+	if !ok {
+		return s, false
+	}
+	a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", ":"))
+	s.Addr = a
+	return s, err == nil
+}
+
 // standingCondition converts a standing to a condition.
 func standingCondition(s announce.Standing) map[string]any {
-	c := map[string]any{"type": conditionSession + s.Peer, "status": "False", "reason": "Down", "message": s.Reason, "lastTransitionTime": s.Since.Format(time.RFC3339)}
-	if s.Peer == "" {
-		c["type"], c["reason"] = conditionGranted, "NoMajority"
-	}
+	c := map[string]any{"status": "False", "message": s.Reason, "lastTransitionTime": s.Since.Format(time.RFC3339)}
+	up := ""
 	switch {
-	case s.Up && s.Peer == "":
-		c["status"], c["reason"] = "True", "Majority"
-	case s.Up:
-		c["status"], c["reason"] = "True", "Established"
+	case s.Peer != "":
+		c["type"], c["reason"], up = conditionSession+s.Peer, "Down", "Established"
+	case s.Addr.IsValid():
+		c["type"], c["reason"] = conditionRefused+strings.ReplaceAll(s.Addr.StringExpanded(), ":", "-"), "Refused"
+	default:
+		c["type"], c["reason"], up = conditionGranted, "NoMajority", "Majority"
+	}
+	if s.Up {
+		c["status"], c["reason"] = "True", up
 	}
 	return c
 }
 
-// SpeakerStandings writes this node's sessions with routers and its grant from the voters. Its methods may be called by
+// SpeakerStandings writes this node's sessions with routers, its grant from the voters and its refusals. Its methods may be called by
 // any goroutine, and do not wait.
 type SpeakerStandings struct {
 	name   api.Name
@@ -94,6 +114,7 @@ type SpeakerStandings struct {
 	mu       sync.Mutex
 	sessions []announce.Standing // sorted by peer
 	granted  []announce.Standing // one standing; empty: not known yet
+	refused  []announce.Standing // sorted by address
 }
 
 // Standings returns the writer of the conditions. It also sends an event about the Node when a session is lost or comes
@@ -147,6 +168,14 @@ func (w *SpeakerStandings) SetGranted(s announce.Standing) {
 	w.set()
 }
 
+// SetRefused replaces the refusals, sorted by address.
+func (w *SpeakerStandings) SetRefused(all []announce.Standing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refused = slices.Clone(all)
+	w.set()
+}
+
 // SetSessions replaces the states of all sessions, sorted by peer.
 func (w *SpeakerStandings) SetSessions(all []announce.Standing) {
 	w.mu.Lock()
@@ -170,9 +199,9 @@ func (w *SpeakerStandings) SetSessions(all []announce.Standing) {
 	w.set()
 }
 
-// set queues sessions and grant in the form that the API server stores. w.mu is held.
+// set queues sessions, grant and refusals in the form that the API server stores. w.mu is held.
 func (w *SpeakerStandings) set() {
-	all := slices.Concat(w.granted, w.sessions)
+	all := slices.Concat(w.granted, w.refused, w.sessions)
 	for i := range all {
 		all[i].Since, all[i].Reason = all[i].Since.UTC().Truncate(time.Second), api.Cut(all[i].Reason, 1000)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,11 @@ func (server *metallbAPI) standingsSaid(t *testing.T, node string) string {
 	}
 	var all []string
 	for _, s := range convertSpeakerState(o).standings {
-		all = append(all, fmt.Sprintf("%s %s %v since %v: %s", s.Node, s.Peer, s.Up, s.Since.Unix(), s.Reason))
+		about := s.Peer
+		if s.Addr.IsValid() {
+			about = s.Addr.String()
+		}
+		all = append(all, fmt.Sprintf("%s %s %v since %v: %s", s.Node, about, s.Up, s.Since.Unix(), s.Reason))
 	}
 	return strings.Join(all, "; ")
 }
@@ -84,6 +89,13 @@ func TestSpeakerStandings(t *testing.T) {
 		slices.Sort(told)
 		return strings.Join(told, "; ")
 	})
+	w.SetRefused([]announce.Standing{
+		{Node: "node-1", Addr: netip.MustParseAddr("192.0.2.255"), Since: at, Reason: "broadcast"}, {Node: "node-1", Addr: netip.MustParseAddr("2001:db8::"), Since: at, Reason: "a printer has it"},
+	})
+	server.untilStandings(t, "node-1", "node-1  true since 100: ; node-1 192.0.2.255 false since 100: broadcast; node-1 2001:db8:: false since 100: a printer has it; node-1 spine true since 100: ; node-1 tor false since 200: hold timer expired")
+	w.SetRefused(nil)
+	w.SetGranted(announce.Standing{Node: "node-1", Up: true, Since: at, Reason: "no interface"})
+	server.untilStandings(t, "node-1", "node-1  true since 100: no interface; node-1 spine true since 100: ; node-1 tor false since 200: hold timer expired")
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

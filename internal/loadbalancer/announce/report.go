@@ -68,6 +68,9 @@ const (
 	notHeard             = "its speaker does not say that it announces it, though it may [does it run, can it hear the others, has its proxy programmed the Service? kubectl logs of its fairway-speaker]"
 	notInTurn            = "it comes before %s, which announces it [does its speaker run, can it hear the others? a node that was cut off waits for 10 s]"
 	muted                = "its kernel mutes it: "
+	refused              = "its speaker refuses it: "
+	lacking              = "its speaker says: "
+	refusedFirst         = "it has no turn: %s comes first, and its speaker refuses it"
 	sessionDown          = "the session is not up: "
 )
 
@@ -75,7 +78,10 @@ const (
 // speakers' statements, and the reasons of the other nodes from Decide and DecideBGP. pending are Services without an
 // address. Report ignores in.Node.
 func Report(in BGPInput, said Said, pending []api.Name) []AddressReport {
-	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, said: said, held: map[api.Name][]Holding{}}
+	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, standings: standings{}, held: map[api.Name][]Holding{}}
+	for _, s := range said.Standings {
+		r.standings[s.Node] = append(r.standings[s.Node], s)
+	}
 	for _, h := range said.Held {
 		r.held[h.Service] = append(r.held[h.Service], h)
 	}
@@ -114,11 +120,11 @@ func ReportOutside(a netip.Addr, services []api.Name) AddressReport {
 }
 
 type reporter struct {
-	in      BGPInput
-	l2      map[netip.Addr]*Decision
-	leftOut map[string]map[netip.Addr][]LeftOut // the addresses that a node does not announce to routers, by node
-	said    Said
-	held    map[api.Name][]Holding
+	in        BGPInput
+	l2        map[netip.Addr]*Decision
+	leftOut   map[string]map[netip.Addr][]LeftOut // the addresses that a node does not announce to routers, by node
+	standings standings
+	held      map[api.Name][]Holding
 }
 
 func (r *reporter) address(a netip.Addr, services []*Service) AddressReport {
@@ -164,13 +170,13 @@ func (r *reporter) holder(h Holding, out *AddressReport) {
 	by := append([]string{}, h.By...)
 	switch h.Protocol {
 	case L2:
-		if d, down := r.said.down(h.Node, ""); down {
+		if d, down := r.standings.down(h.Node, ""); down {
 			out.Elsewhere = append(out.Elsewhere, NotAnnounced{Protocol: L2, Node: h.Node, Reason: muted + d.Reason, Since: d.Since})
 			return
 		}
 	case BGP:
 		by = slices.DeleteFunc(by, func(peer string) bool {
-			d, down := r.said.down(h.Node, peer)
+			d, down := r.standings.down(h.Node, peer)
 			if down {
 				out.Elsewhere = append(out.Elsewhere, NotAnnounced{BGP, h.Node, peer, sessionDown + d.Reason, d.Since})
 			}
@@ -183,11 +189,16 @@ func (r *reporter) holder(h Holding, out *AddressReport) {
 	out.Announced = append(out.Announced, Announced{h.Protocol, h.Node, h.Since, by})
 }
 
+// ownReasons begin the reasons that come from a speaker's own statement.
+var ownReasons = []string{refused, muted, sessionDown, lacking}
+
 // notHeardBy returns the reason for an address without announcement that a node may announce.
 func notHeardBy(all []NotAnnounced) string {
-	for _, n := range all {
-		if strings.HasPrefix(n.Reason, muted) || strings.HasPrefix(n.Reason, sessionDown) {
-			return strings.TrimSpace(n.Node+" "+n.Peer) + ": " + n.Reason
+	for _, own := range ownReasons {
+		for _, n := range all {
+			if strings.HasPrefix(n.Reason, own) {
+				return strings.TrimSpace(n.Node+" "+n.Peer) + ": " + n.Reason
+			}
 		}
 	}
 	for _, n := range all {
@@ -208,16 +219,22 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 	serving, _ := r.in.serving(services)
 	holder := firstNode(holders)
 	best, _ := d.Candidate(holder)
+	refuser := r.refuser(a)
 	for i := range r.in.Nodes {
 		n := &r.in.Nodes[i]
 		if holders[n.Name] {
 			continue
 		}
 		c, why := candidate(n, ads)
+		own, since := r.standings.whyNot(n.Name, a)
 		switch {
 		case why != "":
 		case serving != nil && !serving[n.Name]:
 			why = NoLocalEndpoint
+		case own != "":
+			why = own
+		case len(holders) == 0 && refuser != "":
+			why = fmt.Sprintf(refusedFirst, refuser)
 		case len(holders) == 0:
 			why = notHeard
 		case d.before(n.Name, holder):
@@ -227,9 +244,22 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 		default:
 			why = holder + " comes first by the hash of node and address"
 		}
-		out.Elsewhere = append(out.Elsewhere, NotAnnounced{Protocol: L2, Node: n.Name, Reason: why})
+		if why != own {
+			since = time.Time{}
+		}
+		out.Elsewhere = append(out.Elsewhere, NotAnnounced{Protocol: L2, Node: n.Name, Reason: why, Since: since})
 	}
 	return d.Reason
+}
+
+// refuser returns the first node whose speaker refuses an address; empty: there is none.
+func (r *reporter) refuser(a netip.Addr) string {
+	for _, n := range r.in.Nodes {
+		if _, ok := r.standings.of(n.Name, "", a); ok {
+			return n.Name
+		}
+	}
+	return ""
 }
 
 // firstNode returns the first node by name; empty if there is none.

@@ -125,7 +125,7 @@ bgp not node-2 other: ` + NotForPeer},
 // TestStandings: an announcement that nobody hears is none, and the reason is the speaker's own.
 func TestStandings(t *testing.T) {
 	since := time.Unix(7, 0)
-	up, down, muted := Standing{Node: "node-2", Peer: "tor", Up: true}, Standing{"node-2", "core", false, since, "hold timer expired"}, Standing{"node-1", "", false, since, "alone"}
+	up, down, muted := Standing{Node: "node-2", Peer: "tor", Up: true}, Standing{Node: "node-2", Peer: "core", Since: since, Reason: "hold timer expired"}, Standing{Node: "node-1", Since: since, Reason: "alone"}
 	two := func(in *BGPInput) {
 		onlyBGP(in)
 		in.Nodes = in.Nodes[1:2]
@@ -148,6 +148,29 @@ l2 node-1 by [eth0]`},
 	two(&in)
 	if all := Report(in, held(by(BGP, "node-2", "core")).but(down), nil); !all[0].Elsewhere[0].Since.Equal(since) {
 		t.Errorf("the session is down since %v", all[0].Elsewhere[0].Since)
+	}
+}
+
+// TestRefusals: a speaker that does not announce an address says why, and the report of the address has its words.
+func TestRefusals(t *testing.T) {
+	taken := Standing{Node: "node-3", Addr: vip, Since: time.Unix(7, 0), Reason: "a printer has it"}
+	reports{
+		"refused": {onlyL2, Said{}.but(Standing{Node: "node-3", Up: true}, taken), `shop/web 192.0.2.2 node-3: its speaker refuses it: a printer has it
+l2 not node-1: it has no turn: node-3 comes first, and its speaker refuses it
+l2 not node-2: it has no turn: node-3 comes first, and its speaker refuses it
+l2 not node-3: its speaker refuses it: a printer has it`},
+		"another address": {func(in *BGPInput) { onlyL2(in); in.Nodes = in.Nodes[2:] }, Said{}.but(Standing{Node: "node-3", Addr: vip6, Reason: "a printer has it"}), `shop/web 192.0.2.2 node-3 may: ` + notHeard + `
+l2 not node-3: ` + notHeard},
+		"no grant, announces nothing": {func(in *BGPInput) { onlyL2(in); in.Nodes = in.Nodes[:1] }, Said{}.but(Standing{Node: "node-1", Reason: "alone"}), `shop/web 192.0.2.2 node-1: its kernel mutes it: alone
+l2 not node-1: its kernel mutes it: alone`},
+		"another node is healthier": {func(in *BGPInput) { onlyL2(in); in.Nodes = in.Nodes[1:] }, held(by(L2, "node-2", "eth0")).but(Standing{Node: "node-3", Up: true, Reason: "no interface"}), `shop/web 192.0.2.2 
+l2 node-2 by [eth0]
+l2 not node-3: its speaker says: no interface`},
+	}.check(t)
+	in := bgpWorld(t)
+	onlyL2(&in)
+	if all := Report(in, Said{}.but(taken), nil); !all[0].Elsewhere[2].Since.Equal(taken.Since) || !all[0].Elsewhere[0].Since.IsZero() {
+		t.Errorf("refused since %v", all[0].Elsewhere)
 	}
 }
 

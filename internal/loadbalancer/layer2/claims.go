@@ -23,6 +23,7 @@ type claimView struct {
 	served       func(uint16) bool        // this node's proxy serves the Service with that healthCheckNodePort
 	leavingSince map[netip.Addr]time.Time // when another node should have taken over; claims updates it
 	forwarding   *forwarding              // claims tells it the owners
+	unserved     map[netip.Addr]uint16    // claims adds this node's addresses that the proxy does not serve, with a port of Checks
 	now          time.Time
 }
 
@@ -34,8 +35,12 @@ func (v claimView) claims() (all []netip.Addr, ownersChanged bool) {
 		if ok && v.forwarding.setOwner(d, owner.Node, v.dead) {
 			ownersChanged = true
 		}
-		switch mine := ok && owner.Node == v.self; {
-		case mine && v.servesAll(d):
+		mine, unserved := ok && owner.Node == v.self, v.unservedPort(d)
+		if mine && unserved != 0 {
+			v.unserved[a] = unserved
+		}
+		switch {
+		case mine && unserved == 0:
 			delete(v.leavingSince, a)
 			all = append(all, a)
 		case v.retains(a, d, ok):
@@ -62,7 +67,7 @@ func (v claimView) retains(a netip.Addr, d *announce.Decision, hasOwner bool) bo
 	if !hasOwner || !v.granted(a) || v.contested[a] {
 		return false
 	}
-	if _, candidate := d.Candidate(v.self); candidate && !v.out[v.self] && v.servesAll(d) {
+	if _, candidate := d.Candidate(v.self); candidate && !v.out[v.self] && v.unservedPort(d) == 0 {
 		return true // this node serves as well as the owner, until the owner asks
 	}
 	if v.leavingSince[a].IsZero() {
@@ -71,12 +76,13 @@ func (v claimView) retains(a netip.Addr, d *announce.Decision, hasOwner bool) bo
 	return v.now.Sub(v.leavingSince[a]) < leaveTime
 }
 
-// servesAll reports whether the node's proxy serves all Services of the address that have a healthCheckNodePort.
-func (v claimView) servesAll(d *announce.Decision) bool {
+// unservedPort returns a healthCheckNodePort of the address's Services at which the node's proxy does not confirm that
+// it serves the Service; 0: it serves all.
+func (v claimView) unservedPort(d *announce.Decision) uint16 {
 	for _, port := range d.Checks {
 		if !v.served(port) {
-			return false
+			return port
 		}
 	}
-	return true
+	return 0
 }

@@ -68,6 +68,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 			s.probes.appeared[a] = time.Now()
 		}
 	}
+	s.probes.forget(s.decisions)
 	s.forwarding.carriersChanged = true
 	s.forwarding.neighbours.wanted.Store(routed)
 	s.links.setWanted(s.cfg.Node, s.decisions)

@@ -44,10 +44,10 @@ func (s *Speaker) reportGrant() {
 	}
 	last := s.grant.reported
 	now := announce.Standing{Node: s.cfg.Node, Up: s.allowed(netip.Addr{}), Since: time.Now()}
-	if !now.Up {
-		if now.Reason = s.noGrantReason(); last.Since.IsZero() && s.now() < firstGrant {
-			return
-		}
+	if now.Up {
+		now.Reason = s.lacking()
+	} else if now.Reason = s.noGrantReason(); last.Since.IsZero() && s.now() < firstGrant {
+		return
 	}
 	if now.Up == last.Up && !last.Since.IsZero() {
 		now.Since = last.Since
@@ -57,6 +57,20 @@ func (s *Speaker) reportGrant() {
 	}
 	s.grant.reported = now
 	s.cfg.Granted(now)
+}
+
+// lacking returns why the node does not announce all addresses that it would have by decision; empty: it does.
+func (s *Speaker) lacking() string {
+	const leaves = "it leaves its addresses to other nodes, if one is healthier: "
+	switch {
+	case s.excluded != "":
+		return leaves + s.excluded
+	case s.back.waiting:
+		return fmt.Sprintf("%sit was cut off, and waits for %v", leaves, holdDown)
+	case s.tooMany:
+		return fmt.Sprintf("it owns more addresses than the %d that it can announce [let fewer Services have an address, or more nodes announce them]", election.MaxAddrs)
+	}
+	return ""
 }
 
 // noGrantReason returns why the node has no grant.

@@ -171,9 +171,22 @@ func (s world) tell(all map[netip.Addr]string) { s.write(s.Self, all) }
 // grant writes the standing that a speaker reports.
 func (s world) grant(g announce.Standing) { s.write(s.Self+".grant", g) }
 
-// event writes an event of a Service.
+// refuse writes the refusals that a speaker reports.
+func (s world) refuse(all []announce.Standing) { s.write(s.Self+".refused", all) }
+
+// event adds an event of a Service to the speaker's events.
 func (s world) event(name api.Name, p api.Problem) {
-	s.write(s.Self+".event", name.String()+" "+p.Reason+" "+p.Message)
+	if s.Told == "" {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(s.Told, s.Self+".events"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintln(f, name, p.Reason, p.Message)
+		_ = f.Close()
+	}
+	if err != nil {
+		panic(err)
+	}
 }
 
 // ready writes whether the speaker is ready, when that changes.
@@ -220,7 +233,7 @@ func runHelper(text string) {
 	s := New(Config{
 		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src, Lease: src,
 		Assigned: func(map[api.Name]Assignment) {}, Dead: func([]string) {}, Event: w.event,
-		Owners: w.tell, Granted: w.grant, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
+		Owners: w.tell, Granted: w.grant, Refused: w.refuse, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	})
 	go w.ready(ctx, s)
 	err := s.Run(ctx)

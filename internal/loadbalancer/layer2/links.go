@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/arp"
 )
@@ -19,8 +18,7 @@ type links struct {
 	// wanted are the different sets of interfaces on which this node may announce addresses. The empty set stands for
 	// all interfaces that have a network.
 	wanted   [][]string
-	excluded string              // why this node can announce some address on no interface; empty: it can announce all
-	notified map[netip.Addr]bool // the owners of the address's Services have had an event
+	excluded string // why this node can announce some address on no interface; empty: it can announce all
 }
 
 // on returns the node's interfaces that have one of these names. Without names it returns all that have a network.
@@ -67,28 +65,26 @@ func (l *links) check() {
 	}
 }
 
-// nowhere reports whether the node has no interface for an address, and tells the owners of the address's Services
-// once. An interface without a carrier counts, because it may get one.
+// nowhere reports whether the node has no interface on which it may announce an address. An interface without a carrier
+// counts, because it may get one. No machine can have the network or broadcast address of a network.
 func (s *Speaker) nowhere(a netip.Addr, names []string) bool {
-	if !s.links.known || len(s.links.on(names)) > 0 {
-		delete(s.links.notified, a)
-		return !s.links.known
-	}
-	if s.links.notified[a] {
+	if !s.links.known {
 		return true
 	}
-	if s.links.notified == nil {
-		s.links.notified = map[netip.Addr]bool{}
+	all := s.links.on(names)
+	i := slices.IndexFunc(all, func(i arp.Interface) bool { return slices.Contains(i.Reserved, a) })
+	switch {
+	case i >= 0:
+		s.refuse(a, fmt.Sprintf("it is the network or broadcast address of a network of interface %s, which no machine can have [take it out of the pool]", all[i].Name))
+		return true
+	case len(all) > 0:
+		return false
 	}
-	s.links.notified[a] = true
 	on := "that has a network"
 	if len(names) > 0 {
 		on = strings.Join(names, " or ")
 	}
-	for _, name := range s.servicesOf(a) {
-		s.cfg.Event(name, api.Problem{Reason: "announceFailed", Message: fmt.Sprintf(
-			"%v is not announced: node %s has no interface %s [which nodes have one? name them in nodeSelectors of the L2Advertisement]", a, s.cfg.Node, on)})
-	}
+	s.refuse(a, fmt.Sprintf("node %s has no interface %s [which nodes have one? name them in nodeSelectors of the L2Advertisement]", s.cfg.Node, on))
 	return true
 }
 

@@ -1,7 +1,10 @@
 package layer2
 
 import (
+	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -35,12 +38,30 @@ func TestNoCarrier(t *testing.T) {
 	next := l.without(best, at)
 	link(at, "set", "switch", "down")
 	l.told(next, 0, 1, 2)
+	l.lacks(at, "it leaves its addresses to other nodes, if one is healthier: none of the interfaces lan1 of an L2Advertisement exists and is connected")
 	link(at, "set", "switch", "up")
 	l.told(best, 0, 1, 2)
 	link(at, "del", "lan1")
 	l.told(next, 0, 1, 2)
 	plug(at)
 	l.told(best, 0, 1, 2)
+	l.lacks(at, "")
+}
+
+// lacks waits until node i reports that it has its grant, and why it does not announce all of its addresses.
+func (l *lan) lacks(i int, reason string) {
+	l.t.Helper()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		var g announce.Standing
+		text, _ := os.ReadFile(filepath.Join(l.world.Told, l.nodes[i].Name+".grant"))
+		_ = json.Unmarshal(text, &g) // the file may not exist yet
+		if g.Up && g.Reason == reason {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("%s says %s, want the reason %q", l.nodes[i].Name, text, reason)
+		}
+	}
 }
 
 // without returns the owners of the addresses if node i may have none.
@@ -98,7 +119,7 @@ func TestOn(t *testing.T) {
 		t.Errorf("one of two interfaces is enough, and the node is excluded: %s", l.excluded)
 	}
 	var told []string
-	s := Speaker{links: l, decisions: announce.Decide(world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}}}.input()), cfg: Config{Node: "node-1",
+	s := Speaker{links: l, refusals: newRefusals(), decisions: announce.Decide(world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}}}.input()), cfg: Config{Node: "node-1",
 		Event: func(name api.Name, p api.Problem) { told = append(told, name.Name+" "+p.Reason+": "+p.Message) }}}
 	for _, c := range []struct {
 		names []string

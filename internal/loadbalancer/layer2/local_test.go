@@ -51,7 +51,7 @@ func TestLocal(t *testing.T) {
 		v := claimView{
 			self: "node-1", forwarding: &forwarding, decisions: announce.Decide(in), granted: func(netip.Addr) bool { return c.held },
 			contested: map[netip.Addr]bool{vips[0]: c.contested}, leavingSince: map[netip.Addr]time.Time{}, now: time.Now(),
-			served: func(p uint16) bool { return p == port && c.served },
+			served: func(p uint16) bool { return p == port && c.served }, unserved: map[netip.Addr]uint16{},
 		}
 		asks := func() bool { all, _ := v.claims(); return slices.Contains(all, vips[0]) }
 		if got := asks(); got != c.want {

@@ -3,10 +3,12 @@ package layer2
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/arp"
 )
 
@@ -38,13 +40,20 @@ func newProbes() probes {
 	return probes{appeared: map[netip.Addr]time.Time{}, running: map[netip.Addr]bool{}, taken: map[netip.Addr]time.Time{}, results: make(chan probeResult, 16)}
 }
 
+// forget forgets the addresses without a decision.
+func (p *probes) forget(decisions map[netip.Addr]*announce.Decision) {
+	gone := func(a netip.Addr, _ time.Time) bool { return decisions[a] == nil }
+	maps.DeleteFunc(p.appeared, gone)
+	maps.DeleteFunc(p.taken, gone)
+}
+
 // mustProbe reports whether an address must not be announced before a probe has ended, and starts the probe.
 func (s *Speaker) mustProbe(a netip.Addr, devices []string) bool {
 	at, perhapsNew := s.probes.appeared[a]
 	switch {
 	case !perhapsNew:
 		return false
-	case time.Since(at) < newFor || s.probes.running[a]:
+	case time.Since(at) < newFor || s.probes.running[a] || !s.probes.taken[a].IsZero():
 		s.probe(a, devices)
 		return true
 	}
@@ -75,10 +84,7 @@ func (s *Speaker) takeProbe(r probeResult) {
 	if r.taken {
 		s.probes.taken[r.addr] = time.Now().Add(probeRetry)
 		s.cfg.Metrics.conflicts.Inc()
-		for _, name := range s.servicesOf(r.addr) {
-			s.cfg.Event(name, api.Problem{Reason: "announceFailed", Message: fmt.Sprintf(
-				"%v is not announced: the machine with the MAC %v has it [take it out of the pool, or off that machine]", r.addr, r.mac)})
-		}
+		s.refuse(r.addr, fmt.Sprintf("the machine with the MAC %v has it [take it out of the pool, or off that machine]", r.mac))
 		return
 	}
 	delete(s.probes.taken, r.addr)

@@ -29,7 +29,7 @@ type Source interface {
 	SetVoters(context.Context, election.Voters) error
 }
 
-// Config configures a Speaker. All fields are required, except Lease, Owners, Granted, Excluded and Stateless.
+// Config configures a Speaker. All fields are required, except Lease, Owners, Granted, Refused, Excluded and Stateless.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // this node's name
@@ -46,6 +46,9 @@ type Config struct {
 	Owners func(map[netip.Addr]string)
 	// Granted is called when the voters begin or cease to grant this node its addresses. It must not wait.
 	Granted func(announce.Standing)
+	// Refused is called when they change with the addresses that this node should announce and refuses, sorted. It must
+	// not wait.
+	Refused func([]announce.Standing)
 	// Event tells the owner of a Service about a problem.
 	Event   func(api.Name, api.Problem)
 	Metrics *Metrics
@@ -102,6 +105,7 @@ type Speaker struct {
 	forwarding   forwarding
 	probes       probes
 	links        links
+	refusals     refusals
 	back         holdBack
 	voting       voting
 	lease        leaseVote
@@ -120,7 +124,7 @@ type Speaker struct {
 func New(cfg Config) *Speaker {
 	s := &Speaker{
 		cfg: cfg, start: time.Now(), health: NewHealth(), readings: make(chan reading), interfaces: make(chan []arp.Interface, 1),
-		leavingSince: map[netip.Addr]time.Time{}, forwarding: newForwarding(cfg.Log), probes: newProbes(),
+		leavingSince: map[netip.Addr]time.Time{}, forwarding: newForwarding(cfg.Log), probes: newProbes(), refusals: newRefusals(),
 	}
 	s.tasks.SetLimit(maxTasks)
 	s.arp = arp.New(arp.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.setInterfaces})
@@ -276,6 +280,7 @@ func (s *Speaker) beat(ctx context.Context) {
 	s.useLease()
 	s.exclude()
 	s.claim(ctx, dead)
+	s.reportRefusals()
 	switch err := s.fence.Ticket(ctx, s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
 		s.reloadFence(ctx, err)
@@ -314,9 +319,10 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, granted: s.member.Granted, contested: s.member.Contested(),
-		served: s.health.Served, leavingSince: s.leavingSince, now: time.Now(), forwarding: &s.forwarding,
+		served: s.health.Served, leavingSince: s.leavingSince, now: time.Now(), forwarding: &s.forwarding, unserved: map[netip.Addr]uint16{},
 	}
 	want, ownersChanged := v.claims()
+	s.refusals.keep(s.cfg.Node, want, v.unserved, v.now)
 	s.updateForwarding(ctx, v, ownersChanged)
 	s.owners.set(v)
 	if many := len(want) > election.MaxAddrs; many != s.tooMany {
@@ -393,6 +399,7 @@ func (s *Speaker) announce() {
 		if s.nowhere(a, c.Interfaces) || s.mustProbe(a, c.Interfaces) {
 			continue
 		}
+		s.refusals.remove(a)
 		addrs[a] = c.Interfaces
 	}
 	s.arp.Set(addrs)

@@ -84,10 +84,17 @@ func (b LoadBalancers) elsewhere() (lines []string) {
 	return lines
 }
 
-// speakers returns a line for each unhealthy speaker: a session is down, or it has no grant. If wide, it returns all
-// speakers.
+// speakers returns a line for each unhealthy speaker: a session is down, it has no grant, or it leaves its addresses to
+// other nodes. If wide, it returns all speakers.
 func (b LoadBalancers) speakers(wide bool) (lines []string) {
 	for _, s := range b.Speakers {
+		if s.Addr.IsValid() { // the address's report has the reason of a refusal
+			continue
+		}
+		if s.Peer == "" && s.Up && s.Reason != "" {
+			lines = append(lines, s.Node+": "+s.Reason) // Since is the time of the grant
+			continue
+		}
 		if s.Up && !wide {
 			continue
 		}

@@ -13,9 +13,11 @@ import (
 // balancers are Services: one announced both ways, some that nobody announces, one without an address, and one of a balancer outside.
 func balancers() LoadBalancers {
 	since := now.Add(-3 * time.Hour)
+	const taken = "its speaker refuses it: the machine with the MAC 02:00:5e:10:00:07 has it [take it out of the pool, or off that machine]"
 	return LoadBalancers{Time: now, Overview: announce.Overview{Problems: []string{"speaker-node-2: BGPPeer spine: there is no BFDProfile fast"}, Speakers: []announce.Standing{
+		{Node: "node-1", Up: true, Since: since, Reason: "it leaves its addresses to other nodes, if one is healthier: none of its interfaces that have a network is connected"},
 		{Node: "node-2", Since: now.Add(-2 * time.Second), Reason: "no majority of the 3 voters grants it: node-1, node-3 are silent"},
-		{Node: "node-3", Up: true, Since: since}, {Node: "node-3", Peer: "core", Since: now.Add(-time.Minute), Reason: "hold timer expired"}, {Node: "node-3", Peer: "tor", Up: true, Since: since},
+		{Node: "node-3", Up: true, Since: since}, {Node: "node-3", Addr: netip.MustParseAddr("192.0.2.12"), Since: since, Reason: "the machine with the MAC 02:00:5e:10:00:07 has it"}, {Node: "node-3", Peer: "core", Since: now.Add(-time.Minute), Reason: "hold timer expired"}, {Node: "node-3", Peer: "tor", Up: true, Since: since},
 	}, Addresses: []announce.AddressReport{
 		{Services: []string{"shop/new"}, Reason: "it has no address yet [why: kubectl -n shop describe service new]", Announced: []announce.Announced{}, Elsewhere: []announce.NotAnnounced{}},
 		{
@@ -31,6 +33,10 @@ func balancers() LoadBalancers {
 			Address: "192.0.2.11", Services: []string{"shop/api", "shop/mail"}, Reason: announce.NoEndpoints,
 			Announced: []announce.Announced{}, Elsewhere: []announce.NotAnnounced{},
 		},
+		{
+			Address: "192.0.2.12", Services: []string{"shop/files"}, Reason: "node-3: " + taken,
+			Announced: []announce.Announced{}, Elsewhere: []announce.NotAnnounced{{Protocol: announce.L2, Node: "node-3", Reason: taken, Since: since}},
+		},
 		announce.ReportOutside(netip.MustParseAddr("203.0.113.5"), []api.Name{{Namespace: "shop", Name: "front"}}),
 	}}}
 }
@@ -44,7 +50,7 @@ func TestOnly(t *testing.T) {
 	if err := b.Only([]string{"shop/none"}); err == nil || !strings.Contains(err.Error(), "no Service shop/none") {
 		t.Error(err)
 	}
-	if all := balancers(); all.Only(nil) != nil || len(all.Addresses) != 4 || all.OK() {
+	if all := balancers(); all.Only(nil) != nil || len(all.Addresses) != 5 || all.OK() {
 		t.Errorf("%v", all)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,9 @@ type Interface struct {
 	Network bool
 	// Connected says that the interface has a carrier.
 	Connected bool
+	// Reserved are the addresses of the interface's networks that no machine can have: the first and the last address of
+	// an IPv4 network, and the first one of an IPv6 network, which all of its routers have.
+	Reserved []netip.Addr
 }
 
 // A link is an Interface with the kernel's data.
@@ -28,6 +32,12 @@ type link struct {
 	index  int
 	mac    MAC
 	source netip.Addr // of our IPv6 packets; a link-local address if there is one
+}
+
+// equal reports whether two links are equal.
+func (l link) equal(o link) bool {
+	return l.Name == o.Name && l.Network == o.Network && l.Connected == o.Connected && slices.Equal(l.Reserved, o.Reserved) &&
+		l.index == o.index && l.mac == o.mac && l.source == o.source
 }
 
 // podLinks matches names of interfaces that are not on a network of the node. It is MetalLB's list.
@@ -78,11 +88,30 @@ func addressed(l netlink.Link, out link) link {
 		if ip.IsGlobalUnicast() && ones < bits && !podLinks.MatchString(out.Name) {
 			out.Network = true
 		}
+		if ip.IsGlobalUnicast() {
+			out.Reserved = append(out.Reserved, reserved(netip.PrefixFrom(ip, ones))...)
+		}
 		if ip.Is6() && (!out.source.IsValid() || ip.IsLinkLocalUnicast()) {
 			out.source = ip
 		}
 	}
 	return out
+}
+
+// reserved returns the addresses of a network that no machine can have. A network of two addresses has none.
+func reserved(network netip.Prefix) []netip.Addr {
+	first := network.Masked().Addr()
+	if network.Bits() >= first.BitLen()-1 {
+		return nil
+	}
+	if first.Is6() {
+		return []netip.Addr{first}
+	}
+	last := first.As4()
+	for i := network.Bits(); i < 32; i++ {
+		last[i/8] |= 1 << (7 - i%8)
+	}
+	return []netip.Addr{first, netip.AddrFrom4(last)}
 }
 
 // Wireless returns the interfaces that are wireless. Access points answer ARP for their stations, or drop unsolicited

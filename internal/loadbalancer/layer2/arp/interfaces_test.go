@@ -1,6 +1,8 @@
 package arp
 
 import (
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +70,18 @@ func TestLinks(t *testing.T) {
 	checkLinks(t, "the other end of eth3 is up", "eth1+network eth3+network+connected eth3-peer+connected eth4 eth5 veth6")
 	if w := Wireless([]string{"lan0", "eth1", "eth3"}); len(w) > 0 {
 		t.Errorf("%v are wireless", w)
+	}
+}
+
+// TestReserved: the addresses of a network that no machine can have.
+func TestReserved(t *testing.T) {
+	for network, want := range map[string]string{
+		"192.168.49.7/24": "[192.168.49.0 192.168.49.255]", "172.18.0.11/16": "[172.18.0.0 172.18.255.255]", "10.0.0.9/29": "[10.0.0.8 10.0.0.15]", "10.0.0.9/31": "[]", "10.0.0.9/32": "[]",
+		"192.0.2.77/0": "[0.0.0.0 255.255.255.255]", "2001:db8::7/64": "[2001:db8::]", "2001:db8::7/127": "[]", "2001:db8::7/128": "[]",
+	} {
+		if got := fmt.Sprint(reserved(netip.MustParsePrefix(network))); got != want {
+			t.Errorf("%s: %s, want %s", network, got, want)
+		}
 	}
 }
 

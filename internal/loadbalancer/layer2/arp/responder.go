@@ -205,7 +205,7 @@ func (r *Responder) refresh() error {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	r.mu.Lock()
-	changed := r.known == nil || !slices.Equal(now, r.known)
+	changed := r.known == nil || !slices.EqualFunc(now, r.known, link.equal)
 	r.known = append([]link{}, now...)
 	if !changed {
 		r.mu.Unlock()
