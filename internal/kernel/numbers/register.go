@@ -133,7 +133,7 @@ var Tables = []Table{
 		{"filter", "prerouting", HookReset}, {"filter", "output", HookReset}, {"filter", "output", HookChallenge},
 	}},
 	{TableFence, "family netdev: mutes the node for load-balancer addresses that it does not hold", []Hook{{"filter", "egress", 0}}},
-	{TableFormer, "families ip and ip6: passes packets of unknown open connections through a load-balancer address on to the address' previous owner, or to the other nodes that routers send them to", []Hook{{"filter", "prerouting", -150}}},
+	{TableFormer, "families ip and ip6: passes packets of unknown open connections through a load-balancer address, and ICMP errors about them, on to the address' previous owner, or to the other nodes that routers send them to", []Hook{{"filter", "prerouting", -150}}},
 	{TablePeers, "`load-balancer`: drops forwarded packets to the BGP and BFD ports of the node's BGPPeers that have an address of the node; the table exists while there are such BGPPeers", []Hook{{"filter", "postrouting", HookPeers}}},
 	{TablePods, "`--pod-network`: drops pods' packets with a false source address, masquerades packets that leave the cluster, and keeps others out of the tunnel", []Hook{
 		{"filter", "prerouting", HookSourceCheck}, {"nat", "postrouting", HookPods}, {"filter", "output", HookRaw},

@@ -14,7 +14,8 @@
 //   - A speaker that ends announces nothing and leaves the rules that traffic needs.
 //
 // The speaker's loop is one goroutine. Each part of its state has a file: claims.go (addresses to ask for), forward.go
-// (packets of other nodes' connections), owners.go (egress), links.go (interfaces), probe.go (addresses of other
+// (packets of other nodes' connections), errortree.go (ICMP errors about them), refused.go (addresses that this node must
+// not announce), owners.go (egress), links.go (interfaces), probe.go (addresses of other
 // machines), holdback.go (a node that was cut off), voting.go (the list of voters), lease.go (the third vote of two
 // nodes) and granted.go (the node's grant).
 package layer2

@@ -27,6 +27,9 @@ const maxCarriers = 5
 //
 //	address of layer 2:  holder ─→ the owner before it
 //	address by BGP:      first carrier ─→ next carrier ─→ … in the order of their names
+//
+// An ICMP error about a packet of an unknown connection goes the same way for an address of layer 2. For an address by
+// BGP it goes to all nodes, because a router may send all of its errors to one node (errorTargets).
 type forwarding struct {
 	owners   map[netip.Addr]ownerPair
 	held     map[netip.Addr]bool  // this node holds the address
@@ -220,6 +223,9 @@ func (s *Speaker) setForwarding() (changed bool) {
 	})
 	if want.Peers = s.forwarding.neighbours.macs; !s.forwarding.neighbours.known {
 		want.First, want.Next, want.Peers = nil, nil, nil // keep the elements of the process before
+	}
+	if len(want.First) > 0 {
+		want.Errors = s.errorTargets()
 	}
 	if reflect.DeepEqual(want, s.forwarding.written) {
 		return false

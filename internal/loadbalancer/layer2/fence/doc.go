@@ -15,7 +15,7 @@
 // of rules. It would also wake all programs that watch their own tables, ten times a second.
 //
 // A second table, fairway-former, forwards packets in the middle of TCP connections that this node does not know to
-// nodes that may know them (Forwarding).
+// nodes that may know them (Forwarding). It does the same with ICMP errors about packets of unknown connections.
 //
 // The package encapsulates nf_tables, marks and sockets. Its promises:
 //

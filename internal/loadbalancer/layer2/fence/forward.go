@@ -8,7 +8,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
@@ -32,6 +35,9 @@ const (
 	routedFirstMap = "routed-first"
 	routedNextMap  = "routed-next"
 	peersSet       = "peers"
+	errorRootMap   = "error-root"
+	errorLeftMap   = "error-left"
+	errorRightMap  = "error-right"
 )
 
 // A Forwarding names the nodes that get packets in the middle of connections that this node does not know. The values
@@ -40,9 +46,17 @@ type Forwarding struct {
 	// Previous has the previous owner of each address of layer 2.
 	Previous map[netip.Addr]netip.Addr
 	// First has the target of packets from a router, Next the target of packets that another node has passed on. If
-	// First is nil, the kernel keeps its elements of First, Next and Peers.
+	// First is nil, the kernel keeps its elements of First, Next, Errors and Peers.
 	First, Next map[netip.Addr]netip.Addr
-	Peers       []string // the MACs of the other nodes
+	// Errors has the targets of ICMP errors for the addresses in First, for IPv4 and IPv6.
+	Errors [2]ErrorTargets
+	Peers  []string // the MACs of the other nodes
+}
+
+// An ErrorTargets is this node's place in the tree of nodes that ICMP errors visit. The zero Addr stands for no node.
+type ErrorTargets struct {
+	Root        netip.Addr // gets a router's error
+	Left, Right netip.Addr // get a copy of the error after this node
 }
 
 // An element belongs to a set or map of the table.
@@ -62,6 +76,13 @@ func (w Forwarding) elements() map[element]string {
 	}
 	if w.First == nil {
 		return all
+	}
+	for i, proto := range []int{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
+		for set, node := range map[string]netip.Addr{errorRootMap: w.Errors[i].Root, errorLeftMap: w.Errors[i].Left, errorRightMap: w.Errors[i].Right} {
+			if node.IsValid() {
+				all[element{[]string{"ip", "ip6"}[i], set, strconv.Itoa(proto)}] = " : " + node.String()
+			}
+		}
 	}
 	for _, mac := range w.Peers {
 		all[element{"ip", peersSet, mac}], all[element{"ip6", peersSet, mac}] = "", ""
@@ -86,7 +107,7 @@ func (f *Fence) loadForwarding(ctx context.Context) {
 	}
 	f.routedKept = false
 	if err := f.table.Run(ctx, forwardRemoval+forwardRules); err != nil { // the table of another version may have other types
-		f.forwardErr = fmt.Errorf("load table %s: %w [does the kernel have CONFIG_NFT_DUP_IPV4 and CONFIG_NFT_DUP_IPV6?]", numbers.TableFormer, err)
+		f.forwardErr = fmt.Errorf("load table %s: %w [does the kernel have CONFIG_NFT_DUP_IPV4, CONFIG_NFT_DUP_IPV6 and CONFIG_NFT_LIMIT?]", numbers.TableFormer, err)
 		return
 	}
 	f.forwardErr = nil
@@ -100,7 +121,10 @@ func (f *Fence) forwardChanges() (all []string, atOnce bool) {
 	if f.routedKept && f.routedKnown {
 		atOnce = true
 		for _, family := range []string{"ip", "ip6"} {
-			all = append(all, fmt.Sprintf("flush map %[1]s %[2]s %[3]s\nflush map %[1]s %[2]s %[4]s\nflush set %[1]s %[2]s %[5]s\n", family, numbers.TableFormer, routedFirstMap, routedNextMap, peersSet))
+			for _, name := range []string{routedFirstMap, routedNextMap, errorRootMap, errorLeftMap, errorRightMap} {
+				all = append(all, fmt.Sprintf("flush map %s %s %s\n", family, numbers.TableFormer, name))
+			}
+			all = append(all, fmt.Sprintf("flush set %s %s %s\n", family, numbers.TableFormer, peersSet))
 		}
 	}
 	write := func(verb string, from, except map[element]string, withValue bool) {

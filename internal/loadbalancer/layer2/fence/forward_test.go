@@ -51,10 +51,11 @@ func TestRoutedStays(t *testing.T) {
 		f := open()
 		all := Forwarding{
 			Previous: map[netip.Addr]netip.Addr{vip4: two}, First: map[netip.Addr]netip.Addr{vip4: two, vip6: six}, Next: map[netip.Addr]netip.Addr{vip4: three},
-			Peers: []string{"02:00:00:00:00:12"},
+			Errors: [2]ErrorTargets{{Root: two, Right: three}, {Left: six}}, Peers: []string{"02:00:00:00:00:12"},
 		}
 		peers := []string{"set peers 02:00:00:00:00:12", "set peers 02:00:00:00:00:12"}
-		routed := append(peers, of("routed-first", vip4.String(), two), of("routed-first", vip6.String(), six), of("routed-next", vip4.String(), three))
+		tree := []string{of("error-root", "icmp", two), of("error-right", "icmp", three), of("error-left", "ipv6-icmp", six)}
+		routed := append(slices.Concat(peers, tree), of("routed-first", vip4.String(), two), of("routed-first", vip6.String(), six), of("routed-next", vip4.String(), three))
 		f.SetForwarding(all)
 		must(t, f.Hold(ctx, nil, nil))
 		check("written", append([]string{of("former", vip4.String(), two)}, routed...)...)
@@ -65,9 +66,9 @@ func TestRoutedStays(t *testing.T) {
 		f.SetForwarding(Forwarding{Previous: map[netip.Addr]netip.Addr{vip4: three}, Peers: all.Peers})
 		must(t, f.Hold(ctx, nil, nil))
 		check("it does not know yet", append([]string{of("former", vip4.String(), three)}, routed...)...)
-		f.SetForwarding(Forwarding{First: map[netip.Addr]netip.Addr{vip4: three}, Peers: all.Peers})
+		f.SetForwarding(Forwarding{First: map[netip.Addr]netip.Addr{vip4: three}, Errors: [2]ErrorTargets{{Left: three}}, Peers: all.Peers})
 		must(t, f.Hold(ctx, nil, nil))
-		check("it knows", append(peers, of("routed-first", vip4.String(), three))...)
+		check("it knows", append(peers, of("routed-first", vip4.String(), three), of("error-left", "icmp", three))...)
 	})
 }
 
