@@ -203,7 +203,7 @@ func TestErrorLimit(t *testing.T) {
 			must(t, err)
 			counts = append(counts, n)
 		}
-		if len(counts) != 4 {
+		if len(counts) != 5 {
 			t.Fatalf("the counters of %s are %v in %s", m.Name, counts, text)
 		}
 		refused, copies := counts[0], counts[1]+counts[2]+counts[3]
