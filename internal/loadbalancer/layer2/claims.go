@@ -35,9 +35,11 @@ func (v claimView) claims() (all []netip.Addr, ownersChanged bool) {
 		if ok && v.forwarding.setOwner(d, owner.Node, v.dead) {
 			ownersChanged = true
 		}
-		mine, unserved := ok && owner.Node == v.self, v.unservedPort(d)
-		if mine && unserved != 0 {
-			v.unserved[a] = unserved
+		mine, unserved := ok && owner.Node == v.self, uint16(0)
+		if mine {
+			if unserved = v.unservedPort(d); unserved != 0 {
+				v.unserved[a] = unserved
+			}
 		}
 		switch {
 		case mine && unserved == 0:

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,8 +55,17 @@ func TestLocal(t *testing.T) {
 			served: func(p uint16) bool { return p == port && c.served }, unserved: map[netip.Addr]uint16{},
 		}
 		asks := func() bool { all, _ := v.claims(); return slices.Contains(all, vips[0]) }
+		refusals := newRefusals()
+		refuses := func(after time.Duration) bool {
+			refusals.keep("node-1", nil, v.unserved, v.now.Add(after))
+			return strings.Contains(refusals.all[vips[0]].Reason, "does not confirm at port 30123 (healthCheckNodePort)")
+		}
 		if got := asks(); got != c.want {
 			t.Errorf("%s: asks for the address: %v, want %v", name, got, c.want)
+		}
+		ready := c.endpoints[0].Ready && c.endpoints[0].Node == "node-1"
+		if at, later := refuses(0), refuses(unservedPatience); at || later != (ready && !c.served) {
+			t.Errorf("%s: refuses the address: %v, and later %v", name, at, later)
 		}
 		v.now = v.now.Add(leaveTime)
 		if got := asks(); got != (c.want && !c.leaves) {

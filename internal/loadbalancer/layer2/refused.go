@@ -14,8 +14,8 @@ import (
 // maxRefusals bounds the refusals that a node reports, because its ConfigurationState has a line for each.
 const maxRefusals = 32
 
-// unservedPatience is how long a node's proxy may need until it serves a Service, without a report. A variable for tests.
-var unservedPatience = 5 * time.Second
+// unservedPatience is how long a node's proxy may need until it serves a Service, without a report.
+const unservedPatience = 5 * time.Second
 
 // A refusals knows the addresses that this node should announce and does not, with the reasons.
 type refusals struct {
