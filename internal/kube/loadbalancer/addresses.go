@@ -155,7 +155,7 @@ func (a *Addresses) decide(names []api.Name) {
 	decisions := a.alloc.Decide()
 	for _, d := range decisions {
 		reportDecision(a.log, a.events, d)
-		want := balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Held: true}
+		want := balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Missing: api.Cut(d.Missing, 1000), Held: true}
 		if len(d.Addrs) > 0 {
 			want.Mode = a.mode
 		}

@@ -63,9 +63,9 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	}
 	if len(only) > 0 {
 		in.Services = announce.Related(in.Services, only)
-		pending = slices.DeleteFunc(pending, func(n api.Name) bool { return !slices.Contains(only, n) })
+		pending = slices.DeleteFunc(pending, func(p announce.Pending) bool { return !slices.Contains(only, p.Name) })
 	}
-	slices.SortFunc(pending, api.Name.Compare)
+	slices.SortFunc(pending, func(a, b announce.Pending) int { return a.Name.Compare(b.Name) })
 	all := announce.Report(in, announce.Said{Held: held, Standings: standings}, pending)
 	all = append(all, outside.reports(only)...)
 	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
@@ -85,7 +85,7 @@ func (a *Announced) Stranded(ctx context.Context, node string) ([]announce.Stran
 
 // input reads the objects that speakers decide by. pending are Services without an address, and outside the addresses of
 // balancers outside of the cluster.
-func (a *Announced) input(ctx context.Context, l *lists, s *kube.Store) (in announce.BGPInput, pending []api.Name, outside outsideAddrs) {
+func (a *Announced) input(ctx context.Context, l *lists, s *kube.Store) (in announce.BGPInput, pending []announce.Pending, outside outsideAddrs) {
 	in = announce.BGPInput{
 		Input: announce.Input{
 			Pools: allOf(ctx, l, metallbKind(s, "ipaddresspools", convertPool)),
@@ -107,7 +107,7 @@ func (a *Announced) input(ctx context.Context, l *lists, s *kube.Store) (in anno
 		Trim: func(o *corev1.Service) *announce.Service {
 			v := convertBalanced(o, a.class)
 			if v != nil && len(o.Status.LoadBalancer.Ingress) == 0 {
-				pending = append(pending, v.Name)
+				pending = append(pending, announce.Pending{Name: v.Name, Reason: missingAddress(o.Status.Conditions)})
 			}
 			if v != nil {
 				outside.add(v.Name, o.Status.LoadBalancer.Ingress)

@@ -71,9 +71,11 @@ func TestAnnounced(t *testing.T) {
 	class, outside := balanced("class", "192.0.2.9"), balanced("outside", "192.0.2.8")
 	class.Spec.LoadBalancerClass = new("of.another/one")
 	outside.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeProxy)
+	full := balanced("full")
+	full.Status.Conditions = []metav1.Condition{{Type: conditionMissing, Status: metav1.ConditionTrue, Message: "no available IPs"}}
 	client := fake.NewClientset(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
-		balanced("web", "192.0.2.1", "192.0.2.2"), balanced("new"), class, outside,
+		balanced("web", "192.0.2.1", "192.0.2.2"), balanced("new"), full, class, outside,
 		&discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv4,
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.5"}}},
@@ -95,7 +97,7 @@ func TestAnnounced(t *testing.T) {
 		lines = append(lines, line)
 	}
 	got := strings.Join(append(lines, seen.Problems...), "\n")
-	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "L2Advertisement shop/lost has no effect", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
+	for _, want := range []string{"[shop/new] , not on 0: it has no address yet [", "[shop/full] , not on 0: it has no address yet: no available IPs", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "L2Advertisement shop/lost has no effect", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwithout %s", got, want)
 		}
@@ -107,8 +109,8 @@ func TestAnnounced(t *testing.T) {
 	if err != nil || len(one.Addresses) != 1 || one.Addresses[0].Services[0] != "shop/new" {
 		t.Errorf("of one Service: %v, %v", one.Addresses, err)
 	}
-	if len(all) != 4 {
-		t.Errorf("%d reports, want 4:\n%s", len(all), got)
+	if len(all) != 5 {
+		t.Errorf("%d reports, want 5:\n%s", len(all), got)
 	}
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)

@@ -57,6 +57,7 @@ type balancerStatus struct {
 	Held  bool // by our finalizer
 	// Leaving are nodes' addresses that still serve, although clients are no longer told about them (ServiceLB).
 	Leaving []netip.Addr
+	Missing string // why the Service lacks an address; a condition of the Service
 }
 
 // balancersKind reads all Services, because a Service of our class may belong to another proxy.
@@ -124,6 +125,7 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 		b.status.Mode = ""
 	}
 	b.status.Ports, b.status.Leaving = kube.CheckedPorts(o.Status.LoadBalancer.Ingress), kube.LeavingAddrs(o.Status.Conditions)
+	b.status.Missing = missingAddress(o.Status.Conditions)
 	b.status.Pool = o.Annotations[metallbPrefix+annotationFrom]
 	b.Assigned, b.AssignedFrom = b.status.Addrs, b.status.Pool
 	if b.AssignedFrom == "" {

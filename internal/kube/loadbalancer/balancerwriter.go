@@ -94,16 +94,36 @@ func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
 	return all
 }
 
+// conditionMissing is a condition of a Service that lacks an address. Its message is the reason, which an event tells too,
+// for an hour.
+const conditionMissing = "fairway.net/AddressMissing"
+
+// missingAddress reads the condition.
+func missingAddress(all []metav1.Condition) string {
+	for _, c := range all {
+		if c.Type == conditionMissing && c.Status == metav1.ConditionTrue {
+			return c.Message
+		}
+	}
+	return ""
+}
+
 // conditions returns our conditions of a status; nil removes them.
-func (s balancerStatus) conditions() []metav1.Condition {
-	if len(s.Leaving) == 0 {
-		return nil
+func (s balancerStatus) conditions() (all []metav1.Condition) {
+	add := func(kind, reason, message string) {
+		all = append(all, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.Time{Time: time.Now()}})
 	}
-	texts := make([]string, len(s.Leaving))
-	for i, a := range s.Leaving {
-		texts[i] = a.String()
+	if len(s.Leaving) > 0 {
+		texts := make([]string, len(s.Leaving))
+		for i, a := range s.Leaving {
+			texts[i] = a.String()
+		}
+		add(kube.ConditionLeaving, kube.ReasonLeaving, strings.Join(texts, " "))
 	}
-	return []metav1.Condition{{Type: kube.ConditionLeaving, Status: metav1.ConditionTrue, Reason: kube.ReasonLeaving, Message: strings.Join(texts, " "), LastTransitionTime: metav1.Time{Time: time.Now()}}}
+	if s.Missing != "" {
+		add(conditionMissing, ipam.ReasonFailed, s.Missing)
+	}
+	return all
 }
 
 // reportDecision reports a decision to the Service's owner.

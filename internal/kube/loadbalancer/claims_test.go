@@ -140,6 +140,46 @@ func TestClaimedAddress(t *testing.T) {
 	r.until("the claim is gone", "[192.0.2.50] [{TCP 80} {TCP 443} {TCP 8080}]")
 }
 
+// TestMissingAddress: a Service that waits for an address has the reason in a condition, also after a restart of the
+// controller, until it has the address or asks for none.
+func TestMissingAddress(t *testing.T) {
+	r := newClaimsRig(t)
+	change := func(change func(*corev1.Service)) {
+		t.Helper()
+		o := r.service()
+		change(o)
+		if _, err := r.client.CoreV1().Services("shop").Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(pool string) {
+		t.Helper()
+		change(func(o *corev1.Service) { o.Annotations = map[string]string{"metallb.io/address-pool": pool} })
+	}
+	state := func() string {
+		o := r.service()
+		return fmt.Sprint(kube.ConvertService(o).BalancerIPs, " ", missingAddress(o.Status.Conditions), " ", len(o.Status.Conditions))
+	}
+	ask("wan")
+	end := r.begin()
+	awaitText(t, "an unknown pool", `[] unknown pool "wan" 1`, state)
+	ask("dmz")
+	awaitText(t, "another one", `[] unknown pool "dmz" 1`, state)
+	end()
+	ask("lan")
+	end = r.begin()
+	awaitText(t, "a pool", "[192.0.2.50]  0", state)
+	ask("wan")
+	awaitText(t, "an unknown pool again", `[192.0.2.50] unknown pool "wan" 1`, state)
+	change(func(o *corev1.Service) { o.Annotations["metallb.io/address-pool"] = "lan" })
+	awaitText(t, "what it has", "[192.0.2.50]  0", state)
+	change(func(o *corev1.Service) { o.Annotations["metallb.io/address-pool"] = "wan" })
+	awaitText(t, "an unknown pool at last", `[192.0.2.50] unknown pool "wan" 1`, state)
+	change(func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP })
+	awaitText(t, "no load balancer", "[]  0", state)
+	end()
+}
+
 // TestServicesAllocated: the metric counts the Services with addresses of a pool.
 func TestServicesAllocated(t *testing.T) {
 	r := newClaimsRig(t)

@@ -63,6 +63,7 @@ type NotAnnounced struct {
 
 // The reasons of reports. Other reasons come from Decide and DecideBGP.
 const (
+	noAddressYet         = "it has no address yet: "
 	noAddress            = "it has no address yet [why: kubectl -n %s describe service %s]"
 	noAdvertisementAtAll = "no L2Advertisement and no BGPAdvertisement is for its pool and Service"
 	notHeard             = "its speaker does not say that it announces it, though it may [does it run, can it hear the others, has its proxy programmed the Service? kubectl logs of its fairway-speaker]"
@@ -74,10 +75,16 @@ const (
 	sessionDown          = "the session is not up: "
 )
 
+// A Pending is a Service that has no address.
+type Pending struct {
+	api.Name
+	Reason string // the controller's; empty: unknown
+}
+
 // Report returns a report for each address of each Service, sorted by address. The announcing nodes come from the
 // speakers' statements, and the reasons of the other nodes from Decide and DecideBGP. pending are Services without an
 // address. Report ignores in.Node.
-func Report(in BGPInput, said Said, pending []api.Name) []AddressReport {
+func Report(in BGPInput, said Said, pending []Pending) []AddressReport {
 	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, standings: standings{}, held: map[api.Name][]Holding{}}
 	for _, s := range said.Standings {
 		r.standings[s.Node] = append(r.standings[s.Node], s)
@@ -95,8 +102,12 @@ func Report(in BGPInput, said Said, pending []api.Name) []AddressReport {
 		r.leftOut[n.Name] = by
 	}
 	all := []AddressReport{}
-	for _, name := range pending {
-		all = append(all, AddressReport{Services: []string{name.String()}, Announced: []Announced{}, Elsewhere: []NotAnnounced{}, Reason: fmt.Sprintf(noAddress, name.Namespace, name.Name)})
+	for _, p := range pending {
+		reason := fmt.Sprintf(noAddress, p.Namespace, p.Name.Name)
+		if p.Reason != "" {
+			reason = noAddressYet + p.Reason
+		}
+		all = append(all, AddressReport{Services: []string{p.Name.String()}, Announced: []Announced{}, Elsewhere: []NotAnnounced{}, Reason: reason})
 	}
 	sharing := in.sharing()
 	addrs := make([]netip.Addr, 0, len(sharing))

@@ -195,13 +195,14 @@ func TestReportByAddress(t *testing.T) {
 	in.Services[0].Addrs = []netip.Addr{vip6, vip}
 	all := Report(in, Said{Held: []Holding{
 		{Service: web, Node: "node-1", Protocol: L2, Addrs: []netip.Addr{vip}}, {Service: web, Node: "node-2", Protocol: L2, Addrs: []netip.Addr{vip6}},
-	}}, []api.Name{{Namespace: "shop", Name: "new"}})
+	}}, []Pending{{Name: api.Name{Namespace: "shop", Name: "new"}}, {api.Name{Namespace: "shop", Name: "other"}, "no available IPs"}})
 	got := ""
 	for _, a := range all {
 		a.Elsewhere = nil
 		got += a.text() + "\n"
 	}
 	const want = `shop/new  it has no address yet [why: kubectl -n shop describe service new]
+shop/other  it has no address yet: no available IPs
 shop/web 192.0.2.2 
 l2 node-1 by []
 shop/web 2001:db8:2::2 

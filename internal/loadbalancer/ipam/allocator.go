@@ -125,7 +125,7 @@ func (a *Allocator) Decide() []Decision {
 	var out []Decision
 	for _, d := range a.outcome {
 		if r := a.records[d.Name]; r != nil {
-			d.Addrs, d.Pool = r.have, r.pool
+			d.Addrs, d.Pool, d.Missing = r.have, r.pool, r.failed.Message
 		}
 		out = append(out, *d)
 	}
@@ -239,8 +239,9 @@ func (a *Allocator) reconcile(r *record) {
 	r.checkedAs = r.Service
 	if a.lacks(r) {
 		a.wait(r)
-	} else {
+	} else if r.failed != (Event{}) {
 		r.failed = Event{}
+		a.changed(r)
 	}
 }
 

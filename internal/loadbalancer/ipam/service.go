@@ -97,6 +97,7 @@ type Decision struct {
 	// ShareHosts sets Leaving.
 	Leaving []netip.Addr
 	Pool    string
+	Missing string // why the Service lacks an address that it asks for; empty: it lacks none
 	Events  []Event
 }
 
