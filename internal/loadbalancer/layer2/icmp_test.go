@@ -188,8 +188,9 @@ func TestErrorLimit(t *testing.T) {
 	l.world.Routed = true
 	l.tell(0, 1, 2)
 	l.lead(vips[0], 0)
+	const many = 10_000
 	start := time.Now()
-	must(t, l.net.Outside.Do(func() error { return sendErrors(vips[0], 3000) }))
+	must(t, l.net.Outside.Do(func() error { return sendErrors(vips[0], many) }))
 	limit := 500 + int(500*(time.Since(start).Seconds()+1))
 	for i, m := range l.nodes {
 		var text []byte
@@ -207,7 +208,7 @@ func TestErrorLimit(t *testing.T) {
 			t.Fatalf("the counters of %s are %v in %s", m.Name, counts, text)
 		}
 		refused, copies := counts[0], counts[1]+counts[2]+counts[3]
-		if i == 0 && (refused == 0 || copies < 2*400) || i > 0 && copies > 0 || copies > 2*limit {
+		if i == 0 && (limit < many && refused == 0 || copies == 0) || i > 0 && copies > 0 || copies > 2*limit {
 			t.Errorf("%s refused %d errors and sent %d copies, want at most %d", m.Name, refused, copies, 2*limit)
 		}
 	}
