@@ -13,6 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/takeover"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/peerguard"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
@@ -78,12 +79,13 @@ func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
 		removed = append(removed, "rules of mode "+dp.Info().Name)
 		dp.Close()
 	}
-	unfenced := fence.Remove(ctx)
-	if errors.Is(unfenced, nft.ErrLocked) {
-		a.log.Info("kept the rules of the speaker, which runs", "err", unfenced)
-		unfenced = nil
-	} else {
-		unfenced = errors.Join(unfenced, peerguard.Remove(ctx))
+	speaker := fence.Remove(ctx)
+	switch {
+	case errors.Is(speaker, nft.ErrLocked):
+		a.log.Info("kept the rules of the speaker, which runs", "err", speaker)
+		speaker = nil
+	case speaker == nil:
+		speaker = errors.Join(bgp.Cleanup(ctx), peerguard.Remove(ctx))
 	}
-	return removed, errors.Join(unfenced, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
+	return removed, errors.Join(speaker, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
 }

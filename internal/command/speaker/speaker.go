@@ -55,7 +55,10 @@ its own: the agent can be replaced while it runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.cleanup {
-				return errors.Join(fence.Remove(c.Context()), peerguard.Remove(c.Context()))
+				if err := fence.Remove(c.Context()); err != nil { // the speaker may run
+					return err
+				}
+				return errors.Join(bgp.Cleanup(c.Context()), peerguard.Remove(c.Context()))
 			}
 			if err := command.OrHostname(&o.node, "--hostname-override"); err != nil {
 				return err

@@ -138,19 +138,20 @@ var HostPorts = [][2]uint16{
 
 // Tables of nf_tables. Their family is inet, except for TableFence (netdev) and TableFormer (ip and ip6).
 const (
-	TableNFTables  = "fairway"
-	TableIPTables  = "fairway-iptables"
-	TableIPVS      = "fairway-ipvs"
-	TableUserspace = "fairway-userspace"
-	TableReset     = "fairway-reset"
-	TablePods      = "fairway-pods"
-	TableHostPorts = "fairway-hostports"
-	TableFence     = "fairway-fence"
-	TableFormer    = "fairway-former"
-	TablePolicy    = "fairway-policy"
-	TableEgress    = "fairway-egress"
-	TablePeers     = "fairway-peers"
-	TableLock      = "fairway-lock"
+	TableNFTables   = "fairway"
+	TableIPTables   = "fairway-iptables"
+	TableIPVS       = "fairway-ipvs"
+	TableUserspace  = "fairway-userspace"
+	TableReset      = "fairway-reset"
+	TablePods       = "fairway-pods"
+	TableHostPorts  = "fairway-hostports"
+	TableFence      = "fairway-fence"
+	TableFormer     = "fairway-former"
+	TableAggregates = "fairway-aggregates"
+	TablePolicy     = "fairway-policy"
+	TableEgress     = "fairway-egress"
+	TablePeers      = "fairway-peers"
+	TableLock       = "fairway-lock"
 
 	TableLockSpeaker = "fairway-lock-speaker"
 )

@@ -135,6 +135,7 @@ var Tables = []Table{
 	{TableFence, "family netdev: mutes the node for load-balancer addresses that it does not hold", []Hook{{"filter", "egress", 0}}},
 	{TableFormer, "families ip and ip6: passes packets of unknown open connections through a load-balancer address, and ICMP errors about them, on to the address' previous owner, or to the other nodes that routers send them to", []Hook{{"filter", "prerouting", -150}}},
 	{TablePeers, "`load-balancer`: drops forwarded packets to the BGP and BFD ports of the node's BGPPeers that have an address of the node; the table exists while there are such BGPPeers", []Hook{{"filter", "postrouting", HookPeers}}},
+	{TableAggregates, "drops forwarded packets to addresses of a BGP aggregate that no Service has; the table exists only while the node announces an aggregate", []Hook{{"filter", "forward", 0}}},
 	{TablePods, "`--pod-network`: drops pods' packets with a false source address, masquerades packets that leave the cluster, and keeps others out of the tunnel", []Hook{
 		{"filter", "prerouting", HookSourceCheck}, {"nat", "postrouting", HookPods}, {"filter", "output", HookRaw},
 		{"filter", "input", HookRaw}, {"filter", "forward", HookRaw},

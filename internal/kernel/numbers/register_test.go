@@ -102,6 +102,7 @@ func TestHooks(t *testing.T) {
 		"podnetwork/node/pods.nft": TablePods, "podnetwork/node/egress.nft": TableEgress, "podnetwork/hostport/rules.nft": TableHostPorts,
 		"loadbalancer/layer2/fence/fence.nft.tmpl": TableFence, "loadbalancer/layer2/fence/former.nft": TableFormer,
 		"loadbalancer/bgp/peerguard/rules.nft": TablePeers,
+		"loadbalancer/bgp/aggregates.nft":      TableAggregates,
 	}
 	type hookOf struct {
 		table string

@@ -117,6 +117,7 @@ type Speaker struct {
 	podRoutes       notice // the podCIDRs have changed, this node's or those of a reflector's clients
 	liveness        *liveness
 	neighbours      *neighbours
+	aggregates      *aggregates
 	programmed      bool // the proxy has programmed the kernel once; the rules outlive the proxy
 	started         bool // the first sessions are open; later sessions are no restart
 	lastPodCIDRs    []netip.Prefix
@@ -144,6 +145,7 @@ func New(cfg Config) (*Speaker, error) {
 		cfg.Routers = func([]netip.AddrPort) {}
 	}
 	s := &Speaker{cfg: cfg, wake: make(notice, 1), podRoutes: make(notice, 1), receivedChanged: make(notice, 1), sessions: map[string]*session{}, ledger: &ledger{of: map[sender]*account{}}, notReady: "the objects have not been read yet"}
+	s.aggregates = newAggregates()
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -255,12 +257,13 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	d.Problems = append(append(d.Problems, s.liveness.problems(d.Sessions)...), missingVRFs(d.Sessions)...)
 	s.report(d)
 	s.cfg.Routers(routersOf(d.Sessions))
+	retry := s.dropUnassigned(ctx, d.Sessions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last, s.notReady = d, s.missingInput(in, asked)
 	s.closeOthers(d.Sessions)
 	s.liveness.set(d.Sessions, d.Reflector)
-	next = s.reflect(d.Reflector)
+	next = sooner(retry, s.reflect(d.Reflector))
 	for _, want := range d.Sessions {
 		next = sooner(next, s.session(want))
 		if reason, lost := s.liveness.takeLost(want.SessionConfig); lost && s.sessions[want.Peer] != nil {
@@ -282,6 +285,16 @@ func routersOf(all []announce.Session) []netip.AddrPort {
 		routers = append(routers, session.Address)
 	}
 	return routers
+}
+
+// dropUnassigned makes the kernel drop packets to addresses of the announced aggregates that no Service has. It returns the
+// time until the next try; 0: the next change.
+func (s *Speaker) dropUnassigned(ctx context.Context, sessions []announce.Session) (next time.Duration) {
+	if err := s.aggregates.sync(ctx, aggregatesOf(sessions)); err != nil {
+		s.cfg.Log.Warn("packets to addresses of an aggregate that no Service has may go round between this node and its router, will try again", "err", err, "again", retryPause)
+		return retryPause
+	}
+	return 0
 }
 
 // standings returns the state of all sessions, sorted by peer. s.mu is held.

@@ -1,17 +1,10 @@
 package conformance
 
 import (
-	"encoding/binary"
-	"fmt"
-	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
-	"github.com/fairway-net/fairway/internal/kernel/checksum"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
@@ -55,12 +48,11 @@ func (s suite) attracted(t testing.TB) {
 // is refused.
 func (r *rig) goesRoundOnce(from scenario.Place, to netip.Addr, what string) {
 	client := r.hosts[from.Addr(to.Is4())]
-	r.watchRouter(to)
+	forwarded := r.net.Fabric.CountForwarded(to)
 	if what == "ping" {
-		if err := client.Do(func() error { return ping(to) }); err != nil {
+		if err := client.Ping(to); err != nil {
 			r.t.Errorf("ping from %s to %v: %v", from.Name, to, err)
 		}
-		time.Sleep(100 * time.Millisecond) // a packet that goes round needs less for its 63 rounds
 	} else if got := client.Ask(what, netip.AddrPortFrom(to, 81), r.suite.patience); got.Outcome != testnet.Refused {
 		r.t.Errorf("%s from %s to port 81 of %v: %v, want refused", what, from.Name, to, got)
 	}
@@ -68,55 +60,7 @@ func (r *rig) goesRoundOnce(from scenario.Place, to netip.Addr, what string) {
 	if from.Name == scenario.World.Pod.Name {
 		want = 0 // its node refuses it
 	}
-	if n := r.routed(); n != want {
+	if n := forwarded(); n != want {
 		r.t.Errorf("the router forwarded a packet (%s) from %s to %v %d times, want %d", what, from.Name, to, n, want)
 	}
-}
-
-// watchRouter begins to count the packets to an address that the router forwards.
-func (r *rig) watchRouter(to netip.Addr) {
-	family := "ip6"
-	if to.Is4() {
-		family = "ip"
-	}
-	r.nftOnRouter("table inet watch; delete table inet watch; table inet watch { counter forwarded { }; chain forward { "+
-		"type filter hook forward priority 0; %s daddr %v counter name forwarded; }; }", family, to)
-}
-
-// routed returns the number of packets that the router has forwarded since watchRouter.
-func (r *rig) routed() (n int) {
-	out := r.nftOnRouter("list counter inet watch forwarded")
-	_, out, _ = strings.Cut(out, "packets ")
-	if _, err := fmt.Sscan(out, &n); err != nil {
-		r.t.Fatalf("counter %q: %v", out, err)
-	}
-	return n
-}
-
-func (r *rig) nftOnRouter(format string, args ...any) (out string) {
-	err := r.net.Fabric.Do(func() error {
-		b, err := exec.Command("nft", fmt.Sprintf(format, args...)).CombinedOutput()
-		out = string(b)
-		return err
-	})
-	if err != nil {
-		r.t.Fatalf("nft on the router: %v: %s", err, out)
-	}
-	return out
-}
-
-// ping sends an ICMP echo request. It waits for no answer.
-func ping(to netip.Addr) error {
-	network, msg := "ip6:ipv6-icmp", []byte{128, 0, 0, 0, 0, 1, 0, 1} // the kernel adds the checksum
-	if to.Is4() {
-		network, msg = "ip4:icmp", []byte{8, 0, 0, 0, 0, 1, 0, 1}
-		binary.BigEndian.PutUint16(msg[2:], checksum.Of(msg))
-	}
-	conn, err := net.Dial(network, to.String())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_, err = conn.Write(msg)
-	return err
 }
