@@ -11,8 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -268,6 +271,44 @@ func testRightsReturn(t *testing.T) {
 		}
 	}
 	all.Wait()
+}
+
+// TestPacerOfKind: a kind of custom resources has the pauses of a CustomResourceDefinition.
+func TestPacerOfKind(t *testing.T) {
+	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset()})
+	custom, builtIn := Kind[*unstructured.Unstructured, string]{Object: &unstructured.Unstructured{}}, Kind[*corev1.Service, string]{Object: &corev1.Service{}}
+	if !newPacer(s, custom, newFeed(s.cfg.Log, custom)).custom || newPacer(s, builtIn, newFeed(s.cfg.Log, builtIn)).custom {
+		t.Error("the pacers do not tell custom resources from built-in kinds")
+	}
+}
+
+// TestInstalled: a CustomResourceDefinition comes after any time. Each agent reads its objects within seconds, and has not
+// asked more than five times a minute before. A built-in kind comes with an upgrade of the API server only.
+func TestInstalled(t *testing.T) { synctest.Test(t, testInstalled) }
+
+func testInstalled(t *testing.T) {
+	absent := apierrors.NewNotFound(schema.GroupResource{Resource: "kind"}, "")
+	log := &testnet.Log{}
+	for custom, most := range map[bool]struct {
+		late  time.Duration
+		asked int
+	}{true: {15 * time.Second, 5 * 60}, false: {8 * time.Minute, 30}} {
+		for range 10 { // agents, which pause at random
+			p := &pacer{log: slog.New(slog.NewTextHandler(log, nil)), kind: "kind", without: "less", custom: custom, failed: func() {}, refused: func() {}, server: newServer()}
+			asked, came := 0, time.Now().Add(time.Hour)
+			for p.before(t.Context()) == nil && time.Now().Before(came) {
+				asked++
+				p.after(t.Context(), absent, true, false)
+			}
+			p.after(t.Context(), nil, true, false)
+			if late := time.Since(came); late > most.late || asked > most.asked {
+				t.Errorf("custom %v: read after %v, and asked for %d times in an hour; want at most %v", custom, late, asked, most)
+			}
+		}
+	}
+	if had, has := log.Count("meanwhile=less"), log.Count("the API server has the kind now"); had != 20 || has != 20 {
+		t.Errorf("20 agents logged %d times that the kind is missing, and %d times that it came", had, has)
+	}
 }
 
 // A pause ends with its context.

@@ -6,6 +6,7 @@ import (
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -39,8 +40,7 @@ func newReflector[O metav1.Object, V any](s *Store, k Kind[O, V], f *Feed[V]) *c
 		o.LabelSelector, o.FieldSelector = k.Only.LabelSelector, k.Only.FieldSelector
 		return o
 	}
-	pace := &pacer{log: s.cfg.Log, kind: k.Name, without: k.Without, refused: f.refuse, failed: s.metrics.failed(k.Name),
-		server: s.server, trouble: &s.troubles}
+	pace := newPacer(s, k, f)
 	if f.guard != nil {
 		f.guard.delayNext = func(pause time.Duration) { pace.minPause = pause }
 	}
@@ -90,6 +90,13 @@ func watchWithin(ctx context.Context, grace time.Duration, o metav1.ListOptions,
 	}
 	context.AfterFunc(ctx, w.Stop)
 	return w, func() { w.Stop(); cancel() }, nil
+}
+
+// newPacer returns the pacer of a kind's requests.
+func newPacer[O metav1.Object, V any](s *Store, k Kind[O, V], f *Feed[V]) *pacer {
+	_, custom := k.Object.(*unstructured.Unstructured)
+	return &pacer{log: s.cfg.Log, kind: k.Name, without: k.Without, custom: custom, refused: f.refuse, failed: s.metrics.failed(k.Name),
+		server: s.server, trouble: &s.troubles}
 }
 
 // Many objects contain equal names. Interning keeps one copy of each name.
