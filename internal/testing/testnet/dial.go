@@ -39,6 +39,32 @@ func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
+// Connect opens a TCP connection and closes it again. It returns how many times the client repeated its SYN, because it
+// heard nothing for a second.
+func (n *Namespace) Connect(to netip.AddrPort, patience time.Duration) (repeated int, err error) {
+	err = n.Do(func() error {
+		fd, err := openSocket(to, unix.SOCK_STREAM)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := queueErrors(fd, to, 1); err != nil {
+			return err
+		}
+		err = connectSocket(fd, to)
+		if err == nil {
+			err = await(fd, patience)
+		}
+		info, infoErr := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO)
+		if infoErr != nil {
+			return errors.Join(err, os.NewSyscallError("getsockopt TCP_INFO", infoErr))
+		}
+		repeated = int(info.Total_retrans)
+		return err
+	})
+	return repeated, err
+}
+
 // openSocket opens a non-blocking socket of the family of an address.
 func openSocket(to netip.AddrPort, kind int) (fd int, err error) {
 	family := unix.AF_INET
