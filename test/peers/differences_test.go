@@ -27,7 +27,7 @@ var documented = []struct {
 		return d.packet.Proto == api.TCP && d.theirs.only(volley.Refused) && d.ours.only(volley.Reset)
 	}},
 	{"Ports of external addresses that no Service has", func(d difference, in objects, _ configuration) bool {
-		return unusedExternal(d.packet, in) && d.packet.From.Place != "node" && d.ours.refused()
+		return unusedExternal(d.packet, in) && d.ours.refused()
 	}},
 	{"NodePorts of a family in which the node has no address", func(d difference, _ objects, c configuration) bool {
 		return c.one && nodePort(d.packet) && d.packet.To.Addr().Is6()
