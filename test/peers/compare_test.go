@@ -26,6 +26,7 @@ type question struct {
 	// far are those of want that see the node.
 	far    map[netip.AddrPort]bool
 	likely bool // an answer is expected
+	unused bool // unusedExternal
 	// sticky: each client meets one endpoint only, and which one is random.
 	sticky bool
 }
@@ -35,8 +36,8 @@ func (o *oracle) questions(table *service.Table, in objects, all []scenario.Pack
 	var out []*question
 	for _, p := range all {
 		want, known := scenario.Predict(table, p)
-		q := &question{Packet: p, far: map[netip.AddrPort]bool{}, likely: known && want.Action != service.Drop}
-		if want.Action == service.Reject && (o.config.mode == "iptables" || unusedExternal(p, in)) {
+		q := &question{Packet: p, far: map[netip.AddrPort]bool{}, unused: unusedExternal(p, table), likely: known && want.Action != service.Drop}
+		if want.Action == service.Reject && (o.config.mode == "iptables" || q.unused) {
 			q.likely = false // often documented as silence
 		}
 		lost := false
@@ -191,6 +192,7 @@ func (tw *twin) probe(q *question) volley.Probe {
 // A difference is a packet with two results.
 type difference struct {
 	packet       scenario.Packet
+	unused       bool // unusedExternal
 	theirs, ours observation
 }
 
@@ -217,7 +219,7 @@ func (o *oracle) compare(t *testing.T, in objects, all []*question) (differences
 		var again []*question
 		var open []difference
 		for i, q := range all {
-			d := difference{packet: q.Packet, theirs: seen[0][i], ours: seen[1][i]}
+			d := difference{packet: q.Packet, unused: q.unused, theirs: seen[0][i], ours: seen[1][i]}
 			if attempt == 0 {
 				sent.count(d.ours)
 			}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
 	"github.com/fairway-net/fairway/test/peers/volley"
 )
@@ -26,8 +27,8 @@ var documented = []struct {
 	{"TCP connections that are refused", func(d difference, _ objects, _ configuration) bool {
 		return d.packet.Proto == api.TCP && d.theirs.only(volley.Refused) && d.ours.only(volley.Reset)
 	}},
-	{"Ports of external addresses that no Service has", func(d difference, in objects, _ configuration) bool {
-		return unusedExternal(d.packet, in) && d.ours.refused()
+	{"Ports of external addresses that no Service has", func(d difference, _ objects, _ configuration) bool {
+		return d.unused && d.ours.refused()
 	}},
 	{"NodePorts of a family in which the node has no address", func(d difference, _ objects, c configuration) bool {
 		return c.one && nodePort(d.packet) && d.packet.To.Addr().Is6()
@@ -136,10 +137,11 @@ func serves(p scenario.Packet, in objects) bool {
 	})
 }
 
-// unusedExternal reports whether a packet goes to a port of a load balancer's address or an external IP that no Service
-// has.
-func unusedExternal(p scenario.Packet, in objects) bool {
-	return !clusterIPs.Contains(p.To.Addr()) && !nodePort(p) && !serves(p, in)
+// unusedExternal reports whether a packet goes to a port of a load balancer's address or an external IP that the table
+// does not have.
+func unusedExternal(p scenario.Packet, table *service.Table) bool {
+	at := service.Key{Addr: p.To, Proto: p.Proto}
+	return !clusterIPs.Contains(p.To.Addr()) && !nodePort(p) && !slices.ContainsFunc(table.Sorted(), func(f *service.Frontend) bool { return f.Key() == at })
 }
 
 // nodePort reports whether a packet goes to a port of the node.
