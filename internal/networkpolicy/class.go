@@ -102,7 +102,7 @@ func (c *Compiler) number(keys []string, bit Class) Class {
 func (c *Compiler) classify(at *address) {
 	old := at.class
 	at.class = nil
-	if at.owner != nil {
+	if at.owner != nil && !at.contested {
 		at.class = c.takeClass(joinTerms(at.owner.terms, c.networksAt(at.addr)), true)
 	} else if at.sandbox == nil && len(at.owners) == 0 {
 		delete(c.addrs, at.addr)

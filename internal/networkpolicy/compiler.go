@@ -82,8 +82,10 @@ type address struct {
 	owners  []*pod
 	sandbox *Sandbox
 	owner   *pod // the one pod of owners that counts; nil: none, or the pod of the sandbox is not known
-	class   *class
-	ports   []namedClass
+	// contested: pods of several nodes claim the address. It is no pod's as a peer.
+	contested bool
+	class     *class
+	ports     []namedClass
 	// policies isolate or judge a pod of this node, by direction, in the order in which they decide. profiles are their
 	// grants. A pod that is not known has neither, and is isolated.
 	isIsolated, isJudged [2]bool
@@ -289,9 +291,11 @@ func (c *Compiler) Compile() (*Table, *Changes) {
 // Take starts a new set of changes. Call it when the consumer has applied the last one.
 func (c *Compiler) Take() { c.changes = newChanges() }
 
-// chooseOwner finds the pod that counts at an address: the pod of the sandbox, or else the newest pod.
+// chooseOwner finds the pod that counts at an address: the pod of the sandbox, or else the newest pod. A kubelet may
+// claim any address for its own pods. If pods of several nodes claim the address, only a pod of this node counts, so
+// that the policies still isolate this pod.
 func (c *Compiler) chooseOwner(at *address) {
-	at.owner = nil
+	at.owner, at.contested = nil, false
 	if s := at.sandbox; s != nil {
 		if p := c.pods[s.Pod]; p != nil && !p.HostNetwork && (s.UID == "" || s.UID == p.UID) {
 			at.owner = p
@@ -299,10 +303,22 @@ func (c *Compiler) chooseOwner(at *address) {
 		return
 	}
 	for _, p := range at.owners {
-		if o := at.owner; o == nil || p.Created.After(o.Created) || p.Created.Equal(o.Created) && p.Name.Compare(o.Name) > 0 {
+		at.contested = at.contested || p.Node != at.owners[0].Node
+		if at.owner == nil || c.precedes(p, at.owner) {
 			at.owner = p
 		}
 	}
+	if at.contested && at.owner.Node != c.node {
+		at.owner = nil
+	}
+}
+
+// precedes reports whether p counts instead of o: a pod of this node before a pod of another node, then the newer pod.
+func (c *Compiler) precedes(p, o *pod) bool {
+	if own := p.Node == c.node; own != (o.Node == c.node) {
+		return own
+	}
+	return p.Created.After(o.Created) || p.Created.Equal(o.Created) && p.Name.Compare(o.Name) > 0
 }
 
 // findSubjects returns the addresses whose policies may have changed, and updates their policies.

@@ -51,7 +51,7 @@ type namedClass struct {
 func (c *Compiler) classifyPorts(at *address) {
 	old := at.ports
 	at.ports = nil
-	if at.owner != nil && len(at.owner.Ports) > 0 && len(c.terms.ports) > 0 {
+	if at.class != nil && at.owner != nil && len(at.owner.Ports) > 0 && len(c.terms.ports) > 0 {
 		at.ports = c.namedClasses(at)
 	}
 	for _, n := range old {
