@@ -214,6 +214,7 @@ status:
 	want := Node{
 		Name: "n1", Zone: "z1", Eligible: true, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Addrs:    ips("192.168.1.7", "fd00::7", "203.0.113.7"),
+		Internal: 2,
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 		Problems: []api.Problem{
 			{Reason: "InvalidAddress", Message: `InternalIP "?" is not an IP address; it is left out`},

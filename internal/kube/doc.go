@@ -15,6 +15,7 @@
 //   - Optional kinds: the gate waits for them until the API server refuses them, at most a few seconds after the required
 //     lists. The consumer then starts without them, the log names the effect, and a late list is used when it comes.
 //   - Trimmed: an object is cut to the parts that consumers need before it is stored.
+//   - Checked: a kubelet writes its Node and the statuses of its pods. Claims decides which addresses and podCIDRs count.
 //   - Harmless: an invalid part is left out and becomes an api.Problem, in words for the object's owner. No object makes
 //     the program fail.
 //   - Level, not edge: Take returns the names that changed, and the getters return the current objects. A consumer that
@@ -26,8 +27,9 @@
 //	Services      services, endpointslices        nodes, servicecidrs
 //	nodes         nodes                           servicecidrs
 //	Edge          services, nodes                 (endpointslices are required if it sends to pods)
-//	Egress        services, pods
-//	Policies      networkpolicies, namespaces, pods, clusternetworkpolicies (package networkpolicy)
+//	Egress        services, nodes, pods           servicecidrs
+//	Policies      networkpolicies, namespaces, pods, clusternetworkpolicies (package networkpolicy),
+//	              with our pod network nodes      servicecidrs
 //
 // Package loadbalancer has a table for its own consumers.
 //

@@ -17,10 +17,6 @@ import (
 // another node by then (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// maxNodeAddrs is the number of a node's addresses that count. A kubelet may write any number of addresses into its
-// Node, and every other node reads them.
-const maxNodeAddrs = 64
-
 // A Node is a Kubernetes node with the parts that the agent needs. It is immutable.
 type Node struct {
 	Name    string
@@ -28,6 +24,8 @@ type Node struct {
 	Created time.Time
 	// Addrs are the node's own addresses: InternalIPs, then ExternalIPs. The first address of each family is the best.
 	Addrs []netip.Addr
+	// Internal is the number of InternalIPs in Addrs.
+	Internal int
 	// PodCIDRs are the ranges of its pods' addresses; empty until the cluster assigns ranges.
 	PodCIDRs []netip.Prefix
 	// WireGuardKey is the annotation AnnotationWireGuardKey; empty: no key.
@@ -41,7 +39,7 @@ type Node struct {
 // Equal reports whether n and o are equal.
 func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && n.Created.Equal(o.Created) && n.Eligible == o.Eligible &&
-		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+		slices.Equal(n.Addrs, o.Addrs) && n.Internal == o.Internal && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.WireGuardKey == o.WireGuardKey && slices.Equal(n.Problems, o.Problems)
 }
 
@@ -78,12 +76,15 @@ func ConvertNode(o *corev1.Node) Node {
 				bad.Add(reasonAddress, "%s %v; it is left out", kind, err)
 				continue
 			}
-			n.Addrs = append(n.Addrs, ip)
+			if n.Addrs = append(n.Addrs, ip); kind == corev1.NodeInternalIP {
+				n.Internal++
+			}
 		}
 	}
-	if many := len(n.Addrs); many > maxNodeAddrs {
-		bad.Add(reasonAddress, "%d addresses are more than %d; the others are left out", many, maxNodeAddrs)
-		n.Addrs = slices.Clone(n.Addrs[:maxNodeAddrs])
+	if many := len(n.Addrs); many > api.MaxNodeAddrs {
+		bad.Add(reasonAddress, "%d addresses are more than %d; the others are left out", many, api.MaxNodeAddrs)
+		n.Addrs = slices.Clone(n.Addrs[:api.MaxNodeAddrs])
+		n.Internal = min(n.Internal, api.MaxNodeAddrs)
 	}
 	n.PodCIDRs = podCIDRs(o, &bad)
 	n.Problems = bad

@@ -73,7 +73,7 @@ func (n *Node) withLast(last *Node) *Node {
 	}
 	full := *n
 	if len(n.Addrs) == 0 {
-		full.Addrs = last.Addrs
+		full.Addrs, full.Internal = last.Addrs, last.Internal
 	}
 	if len(n.PodCIDRs) == 0 {
 		full.PodCIDRs = last.PodCIDRs

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // TestOwnNode: a node's object is deleted and created again while the agent runs. At first it has no address, then
@@ -69,7 +71,7 @@ func TestManyAddresses(t *testing.T) {
 	for i := range 40_000 {
 		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.9.%d.%d", i/250, i%250)})
 	}
-	if got := ConvertNode(&o); len(got.Addrs) != maxNodeAddrs || len(got.Problems) != 1 || !strings.HasPrefix(got.Problems[0].Message, "40000 addresses are more than 64") {
+	if got := ConvertNode(&o); len(got.Addrs) != api.MaxNodeAddrs || len(got.Problems) != 1 || !strings.HasPrefix(got.Problems[0].Message, "40000 addresses are more than 64") {
 		t.Errorf("of 40,000 addresses %d count; %s", len(got.Addrs), messages(got.Problems))
 	}
 }

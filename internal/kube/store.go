@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,10 @@ type Config struct {
 	// AllNodes watches every node instead of our own node. Routes to the pods of other nodes need the podCIDRs of these
 	// nodes.
 	AllNodes bool
+	// PodNetwork says that the pods' addresses come from their nodes' podCIDRs, and needs AllNodes. ClusterCIDRs are the
+	// ranges of all podCIDRs; empty: not configured.
+	PodNetwork   bool
+	ClusterCIDRs []netip.Prefix
 	// EmptyAfter is the time for which the API server must repeat that most objects of a kind are gone, before the
 	// Store believes it; 0: once is enough. A watch that deletes an object is believed at once.
 	EmptyAfter time.Duration
@@ -54,6 +59,9 @@ type Store struct {
 	pods     *Feed[api.Pod]
 
 	lastNode atomic.Pointer[Node] // the last state of our own node; nil: not known yet
+
+	claimsOnce sync.Once
+	claims     *Claims // of nodes; nil: nobody has asked
 
 	// mu guards the kinds that Run must start. It is never held together with a lock of a feed or a subscription.
 	mu            sync.Mutex

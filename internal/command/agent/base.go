@@ -61,6 +61,7 @@ func (a *agent) newBase(says *agentStatus, dp datapath.Datapath) (*base, error) 
 	b.events = kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	b.store = kube.New(kube.Config{
 		Log: a.log, Client: client, Custom: custom, NodeName: a.cfg.NodeName, AllNodes: a.cfg.ConnectsPods(),
+		PodNetwork: a.cfg.ConnectsPods(), ClusterCIDRs: a.cfg.ClusterCIDRs,
 		EmptyAfter: a.cfg.EmptyAfter, Problem: b.events.Event,
 	})
 	says.store = b.store

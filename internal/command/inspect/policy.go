@@ -44,7 +44,8 @@ func judge(ctx context.Context, a *agent.Tool, subject string, q policyQuestion)
 	if err != nil {
 		return answer, false, err
 	}
-	cluster, err := kubepolicy.Once(ctx, kube.Config{Log: a.Log, Client: client, Custom: custom, NodeName: a.Config.NodeName})
+	cluster, err := kubepolicy.Once(ctx, kube.Config{Log: a.Log, Client: client, Custom: custom, NodeName: a.Config.NodeName,
+		AllNodes: a.Config.ConnectsPods(), PodNetwork: a.Config.ConnectsPods(), ClusterCIDRs: a.Config.ClusterCIDRs})
 	if err != nil {
 		return answer, false, err
 	}

@@ -217,13 +217,18 @@ func (c *clusterConverter) ports(all []clusterProtocol) (out []networkpolicy.Por
 	return out, ok
 }
 
-// convertPolicyNode converts a Node to the model. Its host names are left out, because they match no peer.
-func convertPolicyNode(o *corev1.Node) *networkpolicy.Node {
-	n := &networkpolicy.Node{Name: o.Name, Labels: o.Labels}
-	for _, a := range o.Status.Addresses {
-		if ip, err := kube.ParseAddr(a.Address); err == nil {
-			n.Addrs = append(n.Addrs, ip)
-		}
-	}
-	return n
+// A labelledNode is a node by which policies select peers, before its claims are checked.
+type labelledNode struct {
+	kube.Node
+	labels map[string]string
+}
+
+// convertPolicyNode converts a Node. Its host names are left out, because they match no peer.
+func convertPolicyNode(o *corev1.Node) *labelledNode {
+	return &labelledNode{kube.ConvertNode(o), o.Labels}
+}
+
+// accepted returns the node as the model has it, with the addresses that count.
+func (n *labelledNode) accepted(nodes *api.AcceptedNodes) *networkpolicy.Node {
+	return &networkpolicy.Node{Name: n.Name, Labels: n.labels, Addrs: nodes.Owned(n.Name)}
 }

@@ -34,7 +34,7 @@ func (o *policyObjects) convert() *networkpolicy.Cluster {
 	}
 	for i := range o.Nodes[:min(few, len(o.Nodes))] {
 		n := convertPolicyNode(&o.Nodes[i])
-		c.Nodes[n.Name] = n
+		c.Nodes[n.Name] = n.accepted(api.AcceptNodes([]api.NodeClaims{n.NodeClaims()}, api.ClusterFacts{}))
 	}
 	for i := range o.Namespaces[:min(few, len(o.Namespaces))] {
 		n := &o.Namespaces[i]

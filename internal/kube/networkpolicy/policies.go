@@ -48,10 +48,18 @@ type Policies struct {
 	namespaces *kube.Feed[api.Namespace]
 	pods       *kube.Feed[api.Pod]
 	clusters   *kube.Feed[networkpolicy.ClusterPolicy] // nil: not read
-	nodes      *kube.Feed[networkpolicy.Node]          // nil: not read
+	nodes      *kube.Feed[labelledNode]                // nil: not read
 	// Nodes are read after the first ClusterNetworkPolicy with a node selector.
 	followNodes sync.Once
 	needNodes   atomic.Bool
+	// peers decides about the addresses of nodes. It is nil before nodes are read.
+	peers atomic.Pointer[kube.Claims]
+
+	// podClaims decides about pods' addresses by their nodes' podCIDRs; nil: podCIDRs mean nothing.
+	podClaims *kube.Claims
+	// accepted and acceptedPeers are the last decisions, of Take.
+	accepted, acceptedPeers *api.AcceptedNodes
+	store                   *kube.Store
 
 	// mu may be taken while the lock of a feed is held. No lock of a feed may be taken while mu is held.
 	mu    sync.Mutex
@@ -74,13 +82,18 @@ func newDirtyNames() dirtyNames {
 func Subscribe(s *kube.Store, consumer string) *Policies {
 	client := s.Config().Client
 	v := &Policies{
-		Subscription: s.Subscribe(consumer), dirty: newDirtyNames(),
+		Subscription: s.Subscribe(consumer), dirty: newDirtyNames(), store: s,
 		policies: kube.Open(s, policiesKind(client)), namespaces: kube.Open(s, namespacesKind(client)), pods: s.PodFeed(),
 	}
 	all := []kube.Input{
 		follow(v, v.policies, func(n api.Name) { v.dirty.policies[n] = true }),
 		follow(v, v.namespaces, func(n api.Name) { v.dirty.namespaces[n.Name] = true }),
 		follow(v, v.pods, func(n api.Name) { v.dirty.pods[n] = true }),
+	}
+	if s.Config().PodNetwork {
+		v.podClaims = s.NodeClaims()
+		s.NodeFeed().Follow(func(api.Name, *kube.Node, *kube.Node, int64) { v.Notify() })
+		all = append(all, s.NodeFeed().Gates(v.Subscription))
 	}
 	if s.Config().Custom != nil {
 		all = append(all, v.followClusters(s)...)
@@ -93,14 +106,19 @@ func Subscribe(s *kube.Store, consumer string) *Policies {
 // denied traffic. It does not wait for a refused list.
 func (v *Policies) followClusters(s *kube.Store) []kube.Input {
 	v.clusters = kube.Open(s, clusterPoliciesKind(s))
-	v.nodes = kube.Open(s, kube.Kind[*corev1.Node, networkpolicy.Node]{
+	v.nodes = kube.Open(s, kube.Kind[*corev1.Node, labelledNode]{
 		Name: "nodes", Object: &corev1.Node{}, Client: kube.From(s.Config().Client.CoreV1().Nodes()), Trim: convertPolicyNode,
 	})
 	v.clusters.Follow(func(_ api.Name, _, now *networkpolicy.ClusterPolicy, _ int64) {
 		if now.HasNodes() {
 			v.needNodes.Store(true)
 			// A feed must not be called while the lock of another feed is held.
-			v.followNodes.Do(func() { go follow(v, v.nodes, func(n api.Name) { v.dirty.nodes[n.Name] = true }) })
+			v.followNodes.Do(func() {
+				go func() {
+					v.peers.Store(kube.ClaimsOf(s, v.nodes, (*labelledNode).NodeClaims))
+					follow(v, v.nodes, func(n api.Name) { v.dirty.nodes[n.Name] = true })
+				}()
+			})
 		}
 	})
 	clusters := follow(v, v.clusters, func(n api.Name) { v.dirty.clusters[n.Name] = true })
@@ -119,7 +137,7 @@ func follow[V any](v *Policies, f *kube.Feed[V], mark func(api.Name)) kube.Input
 }
 
 // Take returns the names that have changed since the last Take, including deleted objects. It returns no names before
-// Synced.
+// Synced. If a node's accepted claims have changed, the node and its pods count as changed.
 func (v *Policies) Take() (d networkpolicy.Dirty) {
 	select {
 	case <-v.Synced():
@@ -130,6 +148,7 @@ func (v *Policies) Take() (d networkpolicy.Dirty) {
 	dirty := v.dirty
 	v.dirty = newDirtyNames()
 	v.mu.Unlock()
+	v.addClaimed(&dirty)
 	d.Pods = slices.Collect(maps.Keys(dirty.pods))
 	d.Policies = slices.Collect(maps.Keys(dirty.policies))
 	d.Namespaces = slices.Collect(maps.Keys(dirty.namespaces))
@@ -138,8 +157,32 @@ func (v *Policies) Take() (d networkpolicy.Dirty) {
 	return d
 }
 
-// Pod returns the current pod of that name, or nil.
-func (v *Policies) Pod(name api.Name) *api.Pod { return found(v.pods, name) }
+// addClaimed adds the nodes whose addresses count or do not count any more, and the pods of nodes whose podCIDRs do.
+func (v *Policies) addClaimed(d *dirtyNames) {
+	if v.podClaims != nil {
+		was, now := v.accepted, v.podClaims.Now()
+		if v.accepted = now; was != nil && was != now {
+			for _, p := range v.pods.All() {
+				if !slices.Equal(was.PodCIDRs(p.Node), now.PodCIDRs(p.Node)) {
+					d.pods[p.Name] = true
+				}
+			}
+		}
+	}
+	if peers := v.peers.Load(); peers != nil {
+		was, now := v.acceptedPeers, peers.Now()
+		if v.acceptedPeers = now; was != now {
+			for _, n := range v.nodes.All() {
+				if !slices.Equal(was.Owned(n.Name), now.Owned(n.Name)) {
+					d.nodes[n.Name] = true
+				}
+			}
+		}
+	}
+}
+
+// Pod returns the current pod of that name with the addresses that it may have, or nil.
+func (v *Policies) Pod(name api.Name) *api.Pod { return v.store.AcceptedPod(found(v.pods, name)) }
 
 // Policy returns the current policy of that name, or nil.
 func (v *Policies) Policy(name api.Name) *networkpolicy.Policy {
@@ -156,9 +199,14 @@ func (v *Policies) ClusterPolicy(name string) *networkpolicy.ClusterPolicy {
 	return found(v.clusters, api.Name{Name: name})
 }
 
-// Node returns the current node of that name, or nil. Nodes are only known if a policy selects nodes.
+// Node returns the current node of that name with the addresses that it may have, or nil. Nodes are only known if a
+// policy selects nodes.
 func (v *Policies) Node(name string) *networkpolicy.Node {
-	return found(v.nodes, api.Name{Name: name})
+	n, peers := found(v.nodes, api.Name{Name: name}), v.peers.Load()
+	if n == nil || peers == nil {
+		return nil
+	}
+	return n.accepted(peers.Now())
 }
 
 func found[V any](f *kube.Feed[V], name api.Name) *V {
@@ -172,7 +220,7 @@ func found[V any](f *kube.Feed[V], name api.Name) *V {
 // Cluster returns all current objects.
 func (v *Policies) Cluster() *networkpolicy.Cluster {
 	c := networkpolicy.NewCluster()
-	for _, p := range v.pods.All() {
+	for _, p := range v.store.AcceptedPods() {
 		c.Pods[p.Name] = p
 	}
 	for _, n := range v.namespaces.All() {
@@ -187,8 +235,10 @@ func (v *Policies) Cluster() *networkpolicy.Cluster {
 	for _, p := range v.clusters.All() {
 		c.ClusterPolicies[p.Name] = p
 	}
-	for _, n := range v.nodes.All() {
-		c.Nodes[n.Name] = n
+	if peers := v.peers.Load(); peers != nil {
+		for _, n := range v.nodes.All() {
+			c.Nodes[n.Name] = n.accepted(peers.Now())
+		}
 	}
 	return c
 }

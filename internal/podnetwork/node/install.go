@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
-	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
 // configName sorts before the files of distributions, because a runtime uses the first file.
@@ -199,7 +199,7 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 	if err != nil {
 		return fmt.Errorf("write the CNI configuration: %w [mount the host's %s into the agent, writable]", err, n.CNIConfDir)
 	}
-	n.Log.Info("wrote the CNI configuration", "path", path, "podCIDRs", plan.JoinPrefixes(own), "mtu", mtu)
+	n.Log.Info("wrote the CNI configuration", "path", path, "podCIDRs", api.JoinPrefixes(own), "mtu", mtu)
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"net/netip"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Peer has the parts of a Node that the pod network needs.
@@ -14,6 +16,10 @@ type Peer struct {
 	Addrs    []netip.Addr   // InternalIPs; at most one of each family is used
 	PodCIDRs []netip.Prefix // the ranges of its pods' addresses
 	Key      Key            // the public key of WireGuard that its Node object has; zero: none
+}
+
+func (p Peer) claims() api.NodeClaims {
+	return api.NodeClaims{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs}
 }
 
 // A Key is a public or private key of WireGuard (Curve25519). The zero Key means no key.

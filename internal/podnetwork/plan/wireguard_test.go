@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 func keyOf(b byte) Key { return Key{0: b, 31: 1} }
@@ -14,7 +16,7 @@ func keyOf(b byte) Key { return Key{0: b, 31: 1} }
 func wgText(p *Plan) string {
 	var lines []string
 	for _, key := range slices.SortedFunc(maps.Keys(p.WireGuard.Peers), func(a, b Key) int { return int(a[0]) - int(b[0]) }) {
-		lines = append(lines, fmt.Sprintf("%d %s %s", key[0], p.WireGuard.Peers[key].Endpoint, JoinPrefixes(p.WireGuard.Peers[key].Allowed)))
+		lines = append(lines, fmt.Sprintf("%d %s %s", key[0], p.WireGuard.Peers[key].Endpoint, api.JoinPrefixes(p.WireGuard.Peers[key].Allowed)))
 	}
 	for _, dst := range sortedKeys(p.Routes) {
 		if r := p.Routes[dst]; r.By != WayRoutes && !slices.Contains(p.PodCIDRs, dst) {
