@@ -120,7 +120,7 @@ func TestControllerComponents(t *testing.T) {
 			"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
 		},
 		"components/edge":                                {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
-		"components/servicelb":                           {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
+		"components/servicelb":                           {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch"},
 		"components/network-policy/controller-rbac.yaml": {"clusternetworkpolicies": "list watch", "clusternetworkpolicies/status": "patch"},
 	} {
 		have := make(map[string]string)

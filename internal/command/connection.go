@@ -3,8 +3,10 @@ package command
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,6 +44,26 @@ type LoadBalancerScope struct {
 func AddLoadBalancerScope(f *pflag.FlagSet, namespace string, s *LoadBalancerScope) {
 	f.StringVar(&s.Namespace, namespace, "metallb-system", "The `namespace` where the objects of metallb.io count")
 	f.StringVar(&s.Class, "lb-class", "", "The loadBalancerClass of the Services that count, a `name` (default those without one)")
+}
+
+// AddPrefixes adds a flag of CIDRs with commas between them. Its default is an environment variable.
+func AddPrefixes(f *pflag.FlagSet, flag, variable, usage string) func() ([]netip.Prefix, error) {
+	text := f.String(flag, os.Getenv(variable), usage+" (default $"+variable+")")
+	return func() (all []netip.Prefix, err error) {
+		for one := range strings.FieldsFuncSeq(*text, func(r rune) bool { return r == ',' || r == ' ' }) {
+			p, err := netip.ParsePrefix(one)
+			if err != nil {
+				return nil, fmt.Errorf("--%s: %w [write prefixes with commas between them, as 10.244.0.0/16]", flag, err)
+			}
+			all = append(all, p.Masked())
+		}
+		return all, nil
+	}
+}
+
+// AddClusterCIDR adds the flag --cluster-cidr, which is the agents' setting.
+func AddClusterCIDR(f *pflag.FlagSet) func() ([]netip.Prefix, error) {
+	return AddPrefixes(f, "cluster-cidr", "CLUSTER_CIDR", "Pod `cidrs` of the cluster. No node's podCIDR outside of them counts")
 }
 
 // CompletionTimeout limits how long a shell waits for completions.

@@ -52,6 +52,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
 		svc.BalancerIPs = servedIPs(o, &bad)
 		svc.CheckedPorts = CheckedPorts(o.Status.LoadBalancer.Ingress)
+		svc.OnNodes = OnNodes(o.Status.Conditions)
 		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)
 		annotations(o, svc, &bad)
 	}

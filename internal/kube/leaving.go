@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,18 @@ const (
 	ConditionLeaving = "fairway.net/LeavingAddresses"
 	ReasonLeaving    = "EndpointsTerminate"
 )
+
+// ConditionOnNodes is a condition of a Service whose addresses are nodes' own (ServiceLB). Agents serve each address only
+// on the node that has it, so no kubelet can name an address that other nodes then take.
+const (
+	ConditionOnNodes = "fairway.net/NodeAddresses"
+	ReasonOnNodes    = "ServiceLB"
+)
+
+// OnNodes reads the condition.
+func OnNodes(all []metav1.Condition) bool {
+	return slices.ContainsFunc(all, func(c metav1.Condition) bool { return c.Type == ConditionOnNodes && c.Status == metav1.ConditionTrue })
+}
 
 // LeavingAddrs reads the condition.
 func LeavingAddrs(all []metav1.Condition) (addrs []netip.Addr) {

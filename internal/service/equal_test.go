@@ -79,8 +79,8 @@ func TestEqualComparesEveryField(t *testing.T) {
 	}
 }
 
-// A change of any field of Facts affects a Service with external addresses and an endpoint on the dead node. NodeAddrs
-// and APIServers do not affect Services without external addresses. Dead does not affect Services without endpoints
+// A change of any field of Facts affects a Service with external addresses and an endpoint on the dead node. NodeAddrs,
+// APIServers and OwnAddrs do not affect Services without external addresses. Dead does not affect Services without endpoints
 // there. Of Settings the test changes only whether the node can tell pods from other clients.
 func TestFactsChangeComparesEveryField(t *testing.T) {
 	fill := func() *service.Facts {
@@ -88,6 +88,7 @@ func TestFactsChangeComparesEveryField(t *testing.T) {
 			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
 			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, EgressOff: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 			Limits: service.DefaultLimits(), NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
+			OwnAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")),
 			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		}}
 	}
@@ -121,7 +122,7 @@ func TestFactsChangeComparesEveryField(t *testing.T) {
 		} else {
 			mutate(t, f.Name, field)
 		}
-		addresses := f.Name == "NodeAddrs" || f.Name == "APIServers"
+		addresses := f.Name == "NodeAddrs" || f.Name == "APIServers" || f.Name == "OwnAddrs"
 		if !affects(a, b, external) {
 			t.Errorf("%s makes no difference", f.Name)
 		}

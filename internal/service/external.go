@@ -8,7 +8,7 @@ import (
 
 // externalAddresses collects the addresses for clients outside the cluster. An address that the Service names twice
 // counts once, as a load balancer's address if it is one, because only these addresses respect Sources. Addresses that
-// the node refuses are left out.
+// the node refuses are left out, and other nodes' own addresses.
 func (c *compilation) externalAddresses() {
 	c.balancers, c.externals, c.onHosts = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}, map[netip.Addr]bool{}
 	seen := map[netip.Addr]bool{}
@@ -23,6 +23,9 @@ func (c *compilation) externalAddresses() {
 				continue
 			}
 			seen[a] = true
+			if c.svc.OnNodes && !c.facts.Outside && !c.facts.OwnAddrs.Has(a) {
+				continue // the node that has the address serves it
+			}
 			why := c.facts.refuses(a)
 			if why == ofNode && hosts {
 				c.onHosts[a], why = true, notRefused

@@ -28,10 +28,12 @@ type Node struct {
 	// NodeAddrs are the known addresses of nodes, this node included. APIServers are the known addresses of the API
 	// server. No Service may have one of them for clients outside the cluster, nor an address in Settings.ServiceCIDRs.
 	NodeAddrs, APIServers AddrSet
-	RefuseExternalIPs     bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	EgressOff             bool // no pod leaves the cluster with a Service's address
-	Limits                Limits
-	MasqueradeAll         bool // masquerade all clients of ClusterIPs; outside the cluster: all clients
+	// OwnAddrs are this node's addresses. A Service that is OnNodes is served only there.
+	OwnAddrs          AddrSet
+	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	EgressOff         bool // no pod leaves the cluster with a Service's address
+	Limits            Limits
+	MasqueradeAll     bool // masquerade all clients of ClusterIPs; outside the cluster: all clients
 	// Outside says that the machine is a load balancer in front of the cluster, not a node. It has only load balancers'
 	// addresses that lie in Balances. Its Settings.ServiceCIDRs are those parts of Balances that are not on a local
 	// interface.
@@ -42,7 +44,7 @@ type Node struct {
 // A FactsChange is the difference between two Facts: it selects the entries that must be compiled again.
 type FactsChange struct {
 	all       bool     // a fact changed on which every entry depends
-	addresses bool     // NodeAddrs or APIServers changed
+	addresses bool     // NodeAddrs, APIServers or OwnAddrs changed
 	nodes     []string // nodes that are Dead in only one of the Facts
 }
 
@@ -50,7 +52,7 @@ type FactsChange struct {
 func (f Facts) ChangeFrom(old Facts) FactsChange {
 	c := FactsChange{
 		all:       !f.Node.compilesLike(old.Node),
-		addresses: !slices.Equal(f.NodeAddrs, old.NodeAddrs) || !slices.Equal(f.APIServers, old.APIServers),
+		addresses: !slices.Equal(f.NodeAddrs, old.NodeAddrs) || !slices.Equal(f.APIServers, old.APIServers) || !slices.Equal(f.OwnAddrs, old.OwnAddrs),
 	}
 	for _, one := range [2][2][]string{{f.Dead, old.Dead}, {old.Dead, f.Dead}} {
 		for _, name := range one[0] {
@@ -74,7 +76,7 @@ func (c FactsChange) Affects(e *Entry) bool {
 }
 
 // compilesLike reports whether n and o agree in the fields on which every Entry depends. Of the Settings only Detect and
-// ServiceCIDRs count. NodeAddrs and APIServers do not count, because few entries depend on them.
+// ServiceCIDRs count. NodeAddrs, APIServers and OwnAddrs do not count, because few entries depend on them.
 func (n Node) compilesLike(o Node) bool {
 	n4, n6 := n.Settings.Detect()
 	o4, o6 := o.Settings.Detect()

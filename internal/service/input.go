@@ -24,6 +24,8 @@ type Service struct {
 	// A BalancerIP may be a node's own address only on these ports. They come from the status, which users cannot
 	// write. On other ports such an address is refused.
 	CheckedPorts []CheckedPort
+	// OnNodes says that the BalancerIPs are nodes' own addresses (ServiceLB). Each node serves only its own.
+	OnNodes bool
 	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
 	Affinity time.Duration
 	// Balance is the Service's algorithm if Balanced is set; otherwise the node's default counts.

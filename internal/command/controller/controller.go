@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -33,6 +34,8 @@ type controllerOptions struct {
 	balancer            string
 	scope               command.LoadBalancerScope
 	policies            bool
+	clusterCIDRs        []netip.Prefix
+	serviceLBRanges     []netip.Prefix
 }
 
 // The sources of load-balancer addresses.
@@ -49,6 +52,7 @@ var balancers = []string{balancerNone, balancerPools, balancerServiceLB, balance
 func New(e command.Env) *cobra.Command {
 	var o controllerOptions
 	var format *command.LogFormat
+	var clusterCIDRs, serviceLBRanges func() ([]netip.Prefix, error)
 	c := &cobra.Command{
 		Use:   "controller",
 		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses, policies' conditions",
@@ -69,6 +73,13 @@ fairway-controller.`,
 			if err := command.OrHostname(&o.identity, "--identity"); err != nil {
 				return err
 			}
+			var err error
+			if o.clusterCIDRs, err = clusterCIDRs(); err != nil {
+				return err
+			}
+			if o.serviceLBRanges, err = serviceLBRanges(); err != nil {
+				return err
+			}
 			log, err := format.Logger(e.Stderr, "controller")
 			if err != nil {
 				return err
@@ -82,6 +93,8 @@ fairway-controller.`,
 	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "The `namespace` of the Lease fairway-controller")
 	f.StringVar(&o.identity, "identity", "", "The `name` of this process, as no other controller has it (default the host's name)")
 	f.StringVar(&o.balancer, "load-balancer", balancerNone, "Where Services of type LoadBalancer get addresses from: `"+strings.Join(balancers, "|")+"`")
+	serviceLBRanges = command.AddPrefixes(f, "servicelb-ranges", "SERVICELB_RANGES", "`CIDRs` whose addresses Services get if they are ExternalIPs of nodes (--load-balancer servicelb)")
+	clusterCIDRs = command.AddClusterCIDR(f)
 	command.AddLoadBalancerScope(f, "load-balancer-namespace", &o.scope)
 	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "The `address` of /metrics, /livez and /readyz; empty: none")
@@ -111,7 +124,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 		return kube.Elect(ctx, election, func(ctx context.Context) error {
 			events := kube.NewRecorder(log, client, o.identity)
 			store := kube.New(kube.Config{Log: log, Client: client, EmptyAfter: controllerEmptyAfter, Problem: events.Event,
-				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.scope.Namespace})
+				AllNodes: true, ClusterCIDRs: o.clusterCIDRs, Custom: custom, LoadBalancerNamespace: o.scope.Namespace})
 			weigher := kube.NewWeigher(log, store, events.Report, events.PodEvent)
 			g, ctx := errgroup.WithContext(ctx)
 			switch o.balancer {
@@ -125,7 +138,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 				defer registry.Unregister(addresses)
 				g.Go(func() error { return addresses.Run(ctx) })
 			case balancerServiceLB:
-				hosts := loadbalancer.NewServiceLB(log, store, events, o.scope.Class, hostPorts())
+				hosts := loadbalancer.NewServiceLB(log, store, events, o.scope.Class, hostPorts(), o.serviceLBRanges)
 				g.Go(func() error { return hosts.Run(ctx) })
 			}
 			if o.policies {

@@ -58,6 +58,7 @@ type balancerStatus struct {
 	// Leaving are nodes' addresses that still serve, although clients are no longer told about them (ServiceLB).
 	Leaving []netip.Addr
 	Missing string // why the Service lacks an address; a condition of the Service
+	OnNodes bool   // the addresses are nodes' own (ServiceLB)
 }
 
 // balancersKind reads all Services, because a Service of our class may belong to another proxy.
@@ -126,6 +127,7 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 	}
 	b.status.Ports, b.status.Leaving = kube.CheckedPorts(o.Status.LoadBalancer.Ingress), kube.LeavingAddrs(o.Status.Conditions)
 	b.status.Missing = missingAddress(o.Status.Conditions)
+	b.status.OnNodes = kube.OnNodes(o.Status.Conditions)
 	b.status.Pool = o.Annotations[metallbPrefix+annotationFrom]
 	b.Assigned, b.AssignedFrom = b.status.Addrs, b.status.Pool
 	if b.AssignedFrom == "" {

@@ -95,7 +95,7 @@ func TestHosts(t *testing.T) {
 	} {
 		o := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}
 		test.change(o)
-		if got := ConvertHost(o).Usable; got != test.usable {
+		if got := convertHost(o).usable; got != test.usable {
 			t.Errorf("%s: usable: %v, want %v", name, got, test.usable)
 		}
 	}

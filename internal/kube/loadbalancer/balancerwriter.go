@@ -113,6 +113,9 @@ func (s balancerStatus) conditions() (all []metav1.Condition) {
 	add := func(kind, reason, message string) {
 		all = append(all, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.Time{Time: time.Now()}})
 	}
+	if s.OnNodes {
+		add(kube.ConditionOnNodes, kube.ReasonOnNodes, "each address is served only on the node that has it")
+	}
 	if len(s.Leaving) > 0 {
 		texts := make([]string, len(s.Leaving))
 		for i, a := range s.Leaving {

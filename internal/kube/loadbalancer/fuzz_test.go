@@ -31,7 +31,7 @@ func FuzzAnnounced(f *testing.F) {
 		}
 		if json.Unmarshal(text, node) == nil {
 			_ = convertAnnounceNode(node)
-			_ = ConvertHost(node)
+			_ = convertHost(node)
 		}
 		if json.Unmarshal(text, voters) == nil {
 			_ = convertVoters(voters)

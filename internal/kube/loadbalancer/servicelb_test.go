@@ -3,11 +3,13 @@ package loadbalancer
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -41,7 +43,7 @@ func TestServiceLBLocal(t *testing.T) {
 	svc, slice := localOfServiceLB()
 	client := fake.NewClientset(hostNode("node-1", "192.0.2.11"), hostNode("node-2", "192.0.2.12"), svc, slice)
 	s := kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"})
-	l := NewServiceLB(slog.New(slog.DiscardHandler), s, kube.NewRecorder(slog.New(slog.DiscardHandler), client, "node-1"), "", nil)
+	l := NewServiceLB(slog.New(slog.DiscardHandler), s, kube.NewRecorder(slog.New(slog.DiscardHandler), client, "node-1"), "", nil, nil)
 	runUntilEnd(t, s)
 	stop := runStoppable(t, l.Run)
 	defer stop()
@@ -101,4 +103,54 @@ func TestServiceLBLocal(t *testing.T) {
 	until("the last one has ended", "[192.0.2.12]")
 	change(func() { slice.Endpoints = nil })
 	until("gone", "[]")
+}
+
+// TestClaimsOfHosts: a rogue kubelet adds addresses to its Node. No Service gets them, and no honest node loses its own.
+func TestClaimsOfHosts(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "any", Name: "web", UID: "1"}, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.5", ClusterIPs: []string{"10.96.0.5"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+	}}
+	node := func(name, podCIDR string, age int64, internal string, external ...string) *corev1.Node {
+		o := hostNode(name, internal)
+		o.CreationTimestamp, o.Spec.PodCIDRs = metav1.NewTime(time.Unix(1<<30-age, 0)), []string{podCIDR}
+		for _, a := range external {
+			o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: a})
+		}
+		return o
+	}
+	rogue := []string{"203.0.113.10", "8.8.8.8", "192.0.2.11", "10.244.1.7", "10.96.0.1"}
+	for _, test := range []struct {
+		name     string
+		ranges   []netip.Prefix
+		external string // of node-1
+		want     string
+	}{
+		{"no ranges", nil, "198.51.100.1", "[192.0.2.11 192.0.2.12]"},
+		{"a range", []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, "198.51.100.1", "[198.51.100.1]"},
+		{"a range of all", []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, "198.51.100.1", "[8.8.8.8 198.51.100.1 203.0.113.10]"},
+	} {
+		client := fake.NewClientset(node("node-1", "10.244.1.0/24", 2, "192.0.2.11", test.external), node("rogue", "10.244.2.0/24", 1, "192.0.2.12", rogue...), svc.DeepCopy(),
+			&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
+		s := kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), Client: client, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}})
+		l := NewServiceLB(slog.New(slog.DiscardHandler), s, kube.NewRecorder(slog.New(slog.DiscardHandler), client, ""), "", nil, test.ranges)
+		stopStore, stop := runStoppable(t, s.Run), runStoppable(t, l.Run)
+		var o *corev1.Service
+		got := ""
+		for end := time.Now().Add(20 * time.Second); got != test.want && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			var err error
+			if o, err = client.CoreV1().Services("any").Get(t.Context(), "web", metav1.GetOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			got = fmt.Sprint(addressesOf(o))
+		}
+		if got != test.want {
+			t.Errorf("%s: the Service has %s, want %s", test.name, got, test.want)
+		}
+		if !kube.ConvertService(o).OnNodes {
+			t.Errorf("%s: the status does not tell agents that the addresses are nodes' own: %+v", test.name, o.Status.Conditions)
+		}
+		stop()
+		stopStore()
+	}
 }

@@ -173,8 +173,8 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 		}
 	}
 	n := service.Node{
-		NodeAddrs: service.NewAddrSet(own...),
-		Name:      c.NodeName, Zone: zone, Settings: s,
+		NodeAddrs: service.NewAddrSet(own...), OwnAddrs: service.NewAddrSet(own...),
+		Name: c.NodeName, Zone: zone, Settings: s,
 		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs, EgressOff: !c.EgressAddresses, Limits: c.Limits,
 		Balance: c.balance(),
 	}

@@ -302,7 +302,7 @@ func TestSettings(t *testing.T) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
 			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got, EgressOff: !slices.Contains(test.args, "--egress-addresses")}
-			want.NodeAddrs, want.Limits = n.NodeAddrs, service.DefaultLimits()
+			want.NodeAddrs, want.OwnAddrs, want.Limits = n.NodeAddrs, n.NodeAddrs, service.DefaultLimits()
 			want.Primary4, want.Primary6 = n.Primary4, n.Primary6 // TestPrimary looks at those
 			if is4, is6 := got.Detect(); !reflect.DeepEqual(n, want) || test.detect != (is4 || is6) {
 				t.Errorf("node %+v, want %+v", n, want)
