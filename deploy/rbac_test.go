@@ -154,7 +154,7 @@ func TestSpeakerRole(t *testing.T) {
 		have[strings.Join(slices.Concat(r.Resources, r.ResourceNames), " ")] = strings.Join(r.Verbs, " ")
 	}
 	want := map[string]string{
-		"services": "get list watch", "nodes": "list watch", "endpointslices": "list watch", "events": "create",
+		"services": "get list watch", "nodes": "list watch", "endpointslices": "list watch", "servicecidrs": "list watch", "events": "create",
 		"ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities": "list watch",
 		"configurationstates": "list watch create patch delete", "configurationstates/status": "patch",
 		"configmaps secrets": "create", "configmaps fairway-speaker-voters": "list watch update", "secrets": "get list watch",

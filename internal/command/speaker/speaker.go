@@ -34,12 +34,14 @@ type speakerOptions struct {
 	proxyPort     uint16
 	readyWithin   time.Duration
 	cleanup       bool
+	clusterCIDRs  []netip.Prefix
 }
 
 // New builds `fairway speaker`.
 func New(e command.Env) *cobra.Command {
 	var o speakerOptions
 	var format *command.LogFormat
+	var clusterCIDRs func() ([]netip.Prefix, error)
 	c := &cobra.Command{
 		Use:   "speaker",
 		Short: "Announce the addresses of Services of type LoadBalancer on this node's networks",
@@ -63,6 +65,10 @@ its own: the agent can be replaced while it runs.`,
 			if err := command.OrHostname(&o.node, "--hostname-override"); err != nil {
 				return err
 			}
+			var err error
+			if o.clusterCIDRs, err = clusterCIDRs(); err != nil {
+				return err
+			}
 			log, err := format.Logger(e.Stderr, "speaker")
 			if err != nil {
 				return err
@@ -74,6 +80,7 @@ its own: the agent can be replaced while it runs.`,
 	f := c.Flags()
 	command.AddPodConnection(e, "speaker", f, &o.connection)
 	f.StringVar(&o.node, "hostname-override", "", "The `name` of this node (default the host's name)")
+	clusterCIDRs = command.AddClusterCIDR(f)
 	command.AddLoadBalancerScope(f, "namespace", &o.balancers)
 	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics, /healthz and /readyz; empty: none")
 	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "The `port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
@@ -103,7 +110,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	events := kube.NewRecorder(log, client, o.node)
 	store := kube.New(kube.Config{
 		Log: log, Client: client, NodeName: o.node, EmptyAfter: speakerEmptyAfter, Problem: events.Event,
-		Custom: custom, LoadBalancerNamespace: o.balancers.Namespace,
+		Custom: custom, LoadBalancerNamespace: o.balancers.Namespace, ClusterCIDRs: o.clusterCIDRs,
 	})
 	registry := command.NewRegistry(store)
 	dead := liveness.NewPublisher(log)

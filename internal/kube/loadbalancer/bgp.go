@@ -59,7 +59,7 @@ func (v *Speaker) SubscribeBGP() *BGP {
 	b.Need([]kube.Input{
 		v.services.Marks(b.Subscription), s.SliceFeed().Marks(b.Subscription), v.nodes.Marks(b.Subscription),
 		f.pools.Marks(b.Subscription), f.bgp.Marks(b.Subscription), f.peers.Marks(b.Subscription), f.bfd.Marks(b.Subscription), f.communities.Marks(b.Subscription),
-	}, []kube.Input{b.secrets.Marks(b.Subscription)})
+	}, []kube.Input{b.secrets.Marks(b.Subscription), s.RangeFeed().Marks(b.Subscription)})
 	return b
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +39,7 @@ type Speaker struct {
 	store    *kube.Store
 	services *kube.Feed[announce.Service]
 	nodes    *kube.Feed[announce.Node]
+	claims   *kube.Claims // of nodes
 	voters   *kube.Feed[votersObject]
 }
 
@@ -62,6 +62,7 @@ func SubscribeSpeaker(s *kube.Store, class string) *Speaker {
 	v.nodes = kube.Open(s, kube.Kind[*corev1.Node, announce.Node]{
 		Name: "nodes", Object: &corev1.Node{}, Client: kube.From(c.CoreV1().Nodes()), Trim: convertAnnounceNode,
 	})
+	v.claims = kube.ClaimsOf(s, v.nodes, (*announce.Node).Claims)
 	v.voters = kube.Open(s, kube.Kind[*corev1.ConfigMap, votersObject]{
 		Name: "configmaps", Object: &corev1.ConfigMap{}, Client: kube.From(c.CoreV1().ConfigMaps(s.Config().LoadBalancerNamespace)),
 		Only: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, votersName).String()},
@@ -72,7 +73,7 @@ func SubscribeSpeaker(s *kube.Store, class string) *Speaker {
 	v.Need([]kube.Input{
 		v.services.Marks(v.Subscription), s.SliceFeed().Marks(v.Subscription), v.nodes.Marks(v.Subscription), v.voters.Marks(v.Subscription),
 		f.pools.Marks(v.Subscription), f.l2.Marks(v.Subscription),
-	}, []kube.Input{f.bgp.Marks(v.Subscription), f.peers.Marks(v.Subscription)})
+	}, []kube.Input{f.bgp.Marks(v.Subscription), f.peers.Marks(v.Subscription), s.RangeFeed().Marks(v.Subscription)})
 	return v
 }
 
@@ -83,8 +84,15 @@ func (v *Speaker) Input() announce.Input {
 		in.Routed = v.BGPAdvertisements()
 	}
 	in.Endpoints = func(name api.Name) announce.Endpoints { return announce.EndpointsOf(v.store.SliceFeed().Of(name)) }
+	// An address may be another node's too. An older node must not silence a younger one by naming its address.
+	in.Accepted = v.claims.Now()
+	for _, p := range v.BGPPeers() {
+		in.Routers = append(in.Routers, p.PeerAddress)
+	}
 	for _, n := range v.nodes.All() {
-		in.Nodes = append(in.Nodes, *n)
+		node := *n
+		node.Addrs = in.Accepted.Addrs(n.Name)
+		in.Nodes = append(in.Nodes, node)
 	}
 	slices.SortFunc(in.Nodes, func(a, b announce.Node) int { return strings.Compare(a.Name, b.Name) })
 	return in
@@ -153,21 +161,9 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 }
 
 func convertAnnounceNode(o *corev1.Node) *announce.Node {
-	n := &announce.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Excluded: kube.Excluded(o), Created: o.CreationTimestamp.Time}
-	for _, text := range o.Spec.PodCIDRs {
-		if cidr, err := netip.ParsePrefix(text); err == nil {
-			n.PodCIDRs = append(n.PodCIDRs, cidr.Masked())
-		}
-	}
-	for _, a := range o.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
-			continue
-		}
-		if ip, err := netip.ParseAddr(a.Address); err == nil {
-			n.Addrs = append(n.Addrs, ip.Unmap())
-		}
-	}
-	return n
+	n := kube.ConvertNode(o)
+	return &announce.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Excluded: kube.Excluded(o), Created: n.Created,
+		Addrs: n.Addrs[:n.Internal], PodCIDRs: n.PodCIDRs}
 }
 
 // SpeakerKey returns the key that authenticates the speakers' heartbeats, from the Secret. The first speaker makes the

@@ -95,14 +95,23 @@ type Node struct {
 	Excluded string
 }
 
+// Claims returns the claims of the node.
+func (n *Node) Claims() api.NodeClaims {
+	return api.NodeClaims{Name: n.Name, Created: n.Created, Addrs: n.Addrs, PodCIDRs: n.PodCIDRs}
+}
+
 // An Input is everything that a decision depends on.
 type Input struct {
 	Pools []*ipam.Pool
 	L2    []*L2Advertisement
 	// Routed are the BGPAdvertisements, if there are BGPPeers. Routers lead to their addresses by any node. Routed matters
 	// for pods that leave the cluster, and for connections that routers move to another node.
-	Routed    []*BGPAdvertisement
-	Nodes     []Node // sorted by name
+	Routed []*BGPAdvertisement
+	Nodes  []Node // sorted by name, with the addresses that count
+	// Accepted are the podCIDRs of the Nodes that count. Nil: Nodes alone decide.
+	Accepted *api.AcceptedNodes
+	// Routers are the addresses of the BGPPeers.
+	Routers   []netip.Addr
 	Services  []*Service
 	Endpoints func(api.Name) Endpoints
 }

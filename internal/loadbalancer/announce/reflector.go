@@ -1,7 +1,6 @@
 package announce
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -94,21 +93,16 @@ func (c SessionConfig) with(asn uint32, watched bool) SessionConfig {
 	return c
 }
 
-// ownPodCIDRs returns the podCIDRs of each node, except those that overlap an older node's: a kubelet may claim any.
-func (in BGPInput) ownPodCIDRs() map[string][]netip.Prefix {
-	nodes := slices.Clone(in.Nodes)
-	slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
-	var taken []netip.Prefix // disjoint, sorted: only neighbours can overlap
-	own := map[string][]netip.Prefix{}
-	for _, n := range nodes {
-		for _, cidr := range n.PodCIDRs {
-			i, _ := slices.BinarySearchFunc(taken, cidr, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-			if !slices.ContainsFunc(taken[max(0, i-1):min(len(taken), i+1)], cidr.Overlaps) {
-				taken, own[n.Name] = slices.Insert(taken, i, cidr), append(own[n.Name], cidr)
-			}
-		}
+// accepted returns the podCIDRs that count: a kubelet that joins may claim any.
+func (in BGPInput) accepted() *api.AcceptedNodes {
+	if in.Accepted != nil {
+		return in.Accepted
 	}
-	return own
+	var all []api.NodeClaims
+	for i := range in.Nodes {
+		all = append(all, in.Nodes[i].Claims())
+	}
+	return api.AcceptNodes(all, api.ClusterFacts{})
 }
 
 // add adds a client. If several nodes claim one address, the connected one may announce the podCIDRs of all.
@@ -127,7 +121,7 @@ func (b *bgpDecider) reflectors() {
 		return
 	}
 	asn, reason := b.self.reflectorASN()
-	var own map[string][]netip.Prefix
+	var accepted *api.AcceptedNodes
 	problem := func(node, reason string) {
 		b.out.Problems = append(b.out.Problems, PeerProblem{nodePeer(node), true, reason})
 	}
@@ -136,7 +130,7 @@ func (b *bgpDecider) reflectors() {
 	}
 	if asn != 0 {
 		b.out.Reflector = &Reflector{ASN: asn, RouterID: routerID(b.self), Listen: b.self.Addrs, Port: b.in.ReflectorPort}
-		own = b.in.ownPodCIDRs()
+		accepted = b.in.accepted()
 	}
 	far := ""
 	for i := range b.in.Nodes {
@@ -150,7 +144,7 @@ func (b *bgpDecider) reflectors() {
 		}
 		c, ok := b.in.between(b.self, other)
 		if asn != 0 && ok {
-			b.out.Reflector.add(c.with(asn, theirs == 0), own[other.Name])
+			b.out.Reflector.add(c.with(asn, theirs == 0), accepted.PodCIDRs(other.Name))
 		}
 		switch c = c.with(theirs, true); {
 		case theirs == 0:

@@ -61,6 +61,10 @@ func TestReflectors(t *testing.T) {
 			in.Nodes[0].PodCIDRs = append(in.Nodes[0].PodCIDRs, netip.MustParsePrefix("10.244.2.0/25"), netip.MustParsePrefix("10.0.0.0/8"))
 			in.Nodes[0].Created = time.Unix(1, 0)
 		}, "reflects AS 64512\nNode.node-1 at 172.18.0.11 [10.244.0.0/24 fd00:10:244::/64] BFD true\nNode.node-3 at 172.18.0.13 [10.244.2.0/24 fd00:10:244:2::/64] BFD true"},
+		"a joining node's podCIDR in the nodes' network": {func(in *BGPInput) {
+			label(in, 1, "64512")
+			in.Nodes[2].PodCIDRs, in.Nodes[2].Created = []netip.Prefix{netip.MustParsePrefix("172.18.0.0/28")}, time.Unix(1, 0)
+		}, "reflects AS 64512\nNode.node-1 at 172.18.0.11 [10.244.0.0/24 fd00:10:244::/64] BFD true\nNode.node-3 at 172.18.0.13 [] BFD true"},
 		"another's address": {func(in *BGPInput) { label(in, 1, "64512"); in.Nodes[2].Addrs = in.Nodes[0].Addrs },
 			"reflects AS 64512\nNode.node-1 at 172.18.0.11 [10.244.0.0/24 fd00:10:244::/64 10.244.2.0/24 fd00:10:244:2::/64] BFD true"},
 		"no ASN": {func(in *BGPInput) { label(in, 1, "yes") },

@@ -12,6 +12,7 @@ import (
 // A reading is a state of the API server's objects, and the decisions that follow from it.
 type reading struct {
 	nodes     []announce.Node
+	routers   []netip.Addr // of BGPPeers
 	decisions map[netip.Addr]*announce.Decision
 }
 
@@ -28,7 +29,7 @@ func (s *Speaker) follow(ctx context.Context) error {
 		}
 		start := time.Now()
 		in := s.cfg.Source.Input()
-		r := reading{nodes: in.Nodes, decisions: decider.Decide(in)}
+		r := reading{nodes: in.Nodes, routers: in.Routers, decisions: decider.Decide(in)}
 		took := time.Since(start)
 		select {
 		case <-ctx.Done():
@@ -43,6 +44,7 @@ func (s *Speaker) follow(ctx context.Context) error {
 // nodes may announce them already.
 func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	s.takeNodes(r.nodes)
+	s.forwarding.neighbours.routers = r.routers
 	last := s.decisions
 	s.decisions = r.decisions
 	s.owners.egress = nil

@@ -3,6 +3,7 @@ package layer2
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -25,6 +26,8 @@ type neighbours struct {
 	// The loop's.
 	macs  []string // of the other nodes, sorted
 	known bool     // macs have been read
+	// routers are the addresses of the BGPPeers.
+	routers []netip.Addr
 }
 
 func newNeighbours(log *slog.Logger) *neighbours {
@@ -58,7 +61,7 @@ func (n *neighbours) run(ctx context.Context) error {
 	}
 }
 
-// neighbourMACs returns the MACs of the kernel's neighbours by address.
+// neighbourMACs returns the MACs of the kernel's neighbours by address, without the gateways' MACs.
 func neighbourMACs() (map[netip.Addr]string, error) {
 	all := map[netip.Addr]string{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -72,12 +75,46 @@ func neighbourMACs() (map[netip.Addr]string, error) {
 			}
 		}
 	}
+	routers, err := gateways()
+	if err != nil {
+		return nil, err
+	}
+	return withoutRouters(all, routers), nil
+}
+
+// withoutRouters removes the MACs of routers. A node may claim a router's address, and the router's packets would then
+// seem to come from a node.
+func withoutRouters(all map[netip.Addr]string, routers []netip.Addr) map[netip.Addr]string {
+	macs := map[string]bool{}
+	for _, a := range routers {
+		macs[all[a]] = true
+	}
+	maps.DeleteFunc(all, func(_ netip.Addr, mac string) bool { return macs[mac] })
+	return all
+}
+
+// gateways returns the gateways of this machine's default routes.
+func gateways() (all []netip.Addr, err error) {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			for _, hop := range append(r.MultiPath, &netlink.NexthopInfo{Gw: r.Gw}) {
+				if a, ok := netip.AddrFromSlice(hop.Gw); ok {
+					all = append(all, a.Unmap())
+				}
+			}
+		}
+	}
 	return all, nil
 }
 
 // takeNeighbours keeps the MACs of the other nodes, and writes them into the kernel if they have changed.
 func (s *Speaker) takeNeighbours(ctx context.Context, all map[netip.Addr]string) {
 	n := s.forwarding.neighbours
+	all = withoutRouters(all, n.routers)
 	var macs []string
 	for node, addrs := range s.addrs {
 		for _, a := range addrs {
