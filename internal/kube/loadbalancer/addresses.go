@@ -216,8 +216,9 @@ func reservedRanges(s *kube.Store) []ipam.Range {
 	for _, p := range slices.Concat(s.ServiceCIDRs(), noMachines) {
 		all = append(all, ipam.RangeOf(p))
 	}
+	claims := s.NodeClaims().Now() // a node that joins must not name the range of a pool
 	for _, n := range s.NodeFeed().All() {
-		for _, p := range n.PodCIDRs {
+		for _, p := range claims.PodCIDRs(n.Name) {
 			all = append(all, ipam.RangeOf(p))
 		}
 	}
