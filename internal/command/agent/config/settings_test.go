@@ -29,7 +29,7 @@ func TestSettingsAreThoseOfDeploy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var keys []string
+	keys := []string{"SERVICELB_RANGES"} // the controller reads it
 	for _, s := range settingFlags {
 		keys = append(keys, s.key)
 		if want := "--" + s.flag + "=$(" + s.key + ")\n"; !strings.Contains(string(agent), want) {
