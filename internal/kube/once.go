@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,22 +24,45 @@ func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	return s, services, nil
 }
 
-// ReadOnce runs the store until synced is closed. If ctx ends first, it fails with advice.
+// troublePause is how long a command waits for a list that the API server did not deliver at first: the server may be
+// restarting. A person does not wait for the whole timeout.
+const troublePause = 1500 * time.Millisecond
+
+// ReadOnce runs the store until synced is closed. It fails with advice if ctx ends first, or soon after lists fail.
 func (s *Store) ReadOnce(ctx context.Context, synced <-chan struct{}, advice string) error {
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(reading) }()
 	defer func() { stop(); <-ended }()
-	select {
-	case <-synced:
-		return nil
-	case <-ctx.Done():
-		err := context.Cause(ctx)
-		if why := Unreadable(s.Troubles()); why != "" {
-			err = fmt.Errorf("%w; %s", err, why)
+	tick := time.NewTicker(troublePause / 10)
+	defer tick.Stop()
+	for {
+		select {
+		case <-synced:
+			return nil
+		case <-ctx.Done():
+			return unanswered(s.Troubles(), context.Cause(ctx), advice)
+		case <-tick.C:
+			awaited := slices.DeleteFunc(s.Troubles(), func(t Trouble) bool { return t.Without != "" })
+			if slices.ContainsFunc(awaited, func(t Trouble) bool { return time.Since(t.Since) > troublePause }) {
+				return unanswered(awaited, nil, advice)
+			}
 		}
-		return fmt.Errorf("the API server did not answer in time: %w [%s]", err, advice)
 	}
+}
+
+// unanswered returns the error of a command that could not read the API server, after its time was up or at once.
+func unanswered(all []Trouble, timeUp error, advice string) error {
+	why := Unreadable(all)
+	switch {
+	case slices.ContainsFunc(all, func(t Trouble) bool { return t.Refused }):
+		return fmt.Errorf("the API server refuses to list %s [%s]", why, advice)
+	case timeUp == nil:
+		return fmt.Errorf("cannot read the API server: %s [%s]", why, advice)
+	case why != "":
+		return fmt.Errorf("the API server did not answer in time: %w; %s [%s]", timeUp, why, advice)
+	}
+	return fmt.Errorf("the API server did not answer in time: %w [%s]", timeUp, advice)
 }
 
 // List reads a kind once, from the API server's cache. It returns no objects and no error if the API server does not

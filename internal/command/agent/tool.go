@@ -87,3 +87,20 @@ func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) 
 	}
 	return &Wanted{Table: objects.Table(facts, ports), Facts: facts, Objects: objects}, nil
 }
+
+// PoliciesNotEnforced returns why the agents do not enforce NetworkPolicies. It returns "" if they do, or if that is not
+// known here.
+func (t *Tool) PoliciesNotEnforced(ctx context.Context) (string, error) {
+	const remedy = " [fairway upgrade --component network-policy]"
+	if !t.Config.Person { // the flags are those of the agent in this pod
+		if t.Config.NetworkPolicy {
+			return "", nil
+		}
+		return "the agent runs without --network-policy, so that what policies deny passes" + remedy, nil
+	}
+	settings, err := kube.AgentSettings(ctx, t.Connection())
+	if err != nil || settings["NETWORK_POLICY"] != "false" {
+		return "", err
+	}
+	return "NETWORK_POLICY is false in ConfigMap kube-system/fairway-agent, so that what policies deny passes" + remedy, nil
+}

@@ -151,18 +151,24 @@ func NewPolicy(e command.Env) *cobra.Command {
 		Short: "Say what NetworkPolicies allow a pod, by which policy and rule",
 		Long: `Say what NetworkPolicies allow a pod, by which policy and rule.
 
-With --from or --to, what they say of packets from or to a peer: a pod (NAMESPACE/POD) or an
-address, on --port. Both ends of a connection between pods are judged. Reads the API server
-once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit status is 1 if it is denied.`,
+With --from or --to, what they say of packets from or to a peer: a pod (NAMESPACE/POD), an
+address, or a Service (service/NAMESPACE/NAME, or its address) on --port. Policies see the addresses
+and ports of a Service's endpoints. Both ends of a connection between pods are judged. Reads the API
+server once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies.
+
+Exit status: 0 if it is allowed, 1 if it is denied, 2 if that could not be found out. If the agents
+do not enforce policies, the answer says so, and the status is 0.`,
 		Example: `  fairway policy default/web
   fairway policy default/web --from default/client --port 80
+  fairway policy -n default web --to service/shop/db --port 5432
   fairway policy default/web --to 203.0.113.7 --port 443/TCP
   fairway policy default/web --from default/client -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	var q policyQuestion
+	c.Flags().StringVarP(&q.namespace, "namespace", "n", "", "the `namespace` of a pod that is named without one")
 	c.Flags().StringVar(&q.from, "from", "", "a `peer` that sends to the pod: NAMESPACE/POD, or an address")
-	c.Flags().StringVar(&q.to, "to", "", "a `peer` that the pod sends to: NAMESPACE/POD, or an address")
+	c.Flags().StringVar(&q.to, "to", "", "a `peer` that the pod sends to: NAMESPACE/POD, service/NAMESPACE/NAME, or an address")
 	c.Flags().StringVar(&q.port, "port", "", "the `port` that is sent to, as 80, 53/UDP; without it rules for some ports do not count")
 	format := addFormat(c)
 	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
@@ -175,6 +181,7 @@ once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit
 		}
 		return err
 	})
+	c.RunE = command.ErrorStatus(2, c.RunE)
 	return c
 }
 

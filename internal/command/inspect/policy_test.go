@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/cli/output"
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
@@ -78,6 +80,52 @@ func TestPolicyGolden(t *testing.T) {
 			if want, err := os.ReadFile(path); err != nil || !bytes.Equal(want, got.Bytes()) {
 				t.Errorf("%s (%v):\n%s\nwant\n%s", path, err, got.Bytes(), want)
 			}
+		}
+	}
+}
+
+// TestPolicyService: the endpoints of a Service are judged, by their own addresses and ports.
+func TestPolicyService(t *testing.T) {
+	web := []kube.Destination{{Proto: api.TCP, Port: 80, Addr: netip.MustParseAddr("10.244.1.1"), To: 443}}
+	other := []kube.Destination{{Proto: api.TCP, Port: 80, Addr: netip.MustParseAddr("10.244.1.1"), To: 8080}}
+	client := api.Name{Namespace: "shop", Name: "client"}
+	for _, c := range []struct {
+		to     []kube.Destination
+		denied bool
+	}{{web, false}, {other, true}, {append(web, other...), true}} {
+		answer, denied, err := explainService(shop(), client, c.to)
+		if err != nil || denied != c.denied || len(answer.Connections) != len(c.to) {
+			t.Errorf("to %v: denied %v, %d connections, %v", c.to, denied, len(answer.Connections), err)
+		}
+	}
+}
+
+// TestPolicyText: an answer about policies that nobody enforces begins with that. Without --port no rule says that it
+// does not include the port.
+func TestPolicyText(t *testing.T) {
+	answer, _, err := explainPolicies(shop(), api.Name{Namespace: "shop", Name: "web"}, policyQuestion{from: "shop/client"}, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.NotEnforced = "the agent runs without --network-policy"
+	var got bytes.Buffer
+	if err := answer.WriteTable(&got, false); err != nil {
+		t.Fatal(err)
+	}
+	if text := got.String(); !strings.HasPrefix(text, "not enforced: the agent runs without --network-policy\n") ||
+		!strings.Contains(text, "shop/own ingress[0] includes the peer, for some ports [name one with --port]\n") {
+		t.Errorf("it says\n%s", text)
+	}
+}
+
+// TestPodName: a pod is named with its namespace, or with -n.
+func TestPodName(t *testing.T) {
+	for _, c := range []struct{ namespace, subject, want string }{
+		{"", "shop/web", "shop/web"}, {"shop", "web", "shop/web"}, {"other", "shop/web", "shop/web"}, {"", "web", ""},
+	} {
+		name, err := policyQuestion{namespace: c.namespace}.podName(c.subject)
+		if (err == nil) != (c.want != "") || err == nil && name.String() != c.want {
+			t.Errorf("-n %q %q: %v, %v", c.namespace, c.subject, name, err)
 		}
 	}
 }
