@@ -68,7 +68,7 @@ var law = []floor{
 // pure are packages that decide, and so import the standard library and pure packages only: they are read and tested
 // without a kernel and without an API server.
 var pure = []string{
-	"api", "text", "service", "service/lb", "networkpolicy", "loadbalancer/ipam", "loadbalancer/announce",
+	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "loadbalancer/ipam", "loadbalancer/announce",
 	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "operate/doctor", "testing/policytest",
 	"kernel/checksum", "kernel/numbers", "ipc/isolate",
 }

@@ -144,19 +144,12 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	}
 	ready := newGate(log, o.readyWithin, s.Ready, routers.Ready)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return health.Run(ctx) })
-	g.Go(func() error { return routes.Run(ctx) })
-	g.Go(func() error { return standings.Run(ctx) })
-	g.Go(func() error { return routers.Run(ctx) })
-	g.Go(func() error { return guard.Run(ctx) })
-	g.Go(func() error { return events.Run(ctx) })
-	g.Go(func() error { return store.Run(ctx) })
-	g.Go(func() error { return s.Run(ctx) })
-	g.Go(func() error { return dead.Run(ctx) })
-	g.Go(func() error { return owners.run(ctx) })
-	g.Go(func() error { return statuses.Run(ctx) })
-	g.Go(func() error { return told.Run(ctx) })
-	g.Go(func() error { return gone.Run(ctx) })
+	for _, run := range []func(context.Context) error{
+		health.Run, routes.Run, standings.Run, routers.Run, guard.Run, events.Run, store.Run, s.Run, dead.Run, owners.run,
+		statuses.Run, told.Run, gone.Run,
+	} {
+		g.Go(func() error { return run(ctx) })
+	}
 	if o.metrics != "" {
 		g.Go(func() error {
 			return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, command.Checks{"/healthz": s.Healthy, "/readyz": ready.check})

@@ -15,8 +15,29 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-// TestPeers: a pod whose packets the node masquerades does not reach the BGP and BFD ports of a router. The node itself does, and the
-// pod reaches other ports, and the same ports with its own address.
+// routerPorts are the ports that a router serves in these tests.
+var routerPorts = map[string][]uint16{"tcp": {179, 180, 1790}, "udp": {179, 3784, 4784}}
+
+// checkPorts asks all ports of a router. The ports in dropped must not answer.
+func checkPorts(t *testing.T, when string, from *testnet.Host, router []netip.Addr, dropped map[string]bool) {
+	t.Helper()
+	for _, a := range router {
+		for network, all := range routerPorts {
+			for _, p := range all {
+				at, want, patience := netip.AddrPortFrom(a, p), testnet.Answered, 10*time.Second
+				if dropped[fmt.Sprint(network, p)] {
+					want, patience = testnet.Dropped, testnet.Patience
+				}
+				if got := from.Ask(network, at, patience); got.Outcome != want {
+					t.Errorf("%s: %s %v: %v, want %v", when, network, at, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestPeers: a pod whose packets the node masquerades does not reach the BGP and BFD ports of a router. The node itself
+// does, and the pod reaches other ports, and the same ports with its own address.
 func TestPeers(t *testing.T) {
 	testnet.NeedRoot(t, "makes network namespaces")
 	n := testnet.New(t)
@@ -35,9 +56,8 @@ func TestPeers(t *testing.T) {
 		return out
 	}
 	nft("table inet cni { chain postrouting { type nat hook postrouting priority srcnat; ip daddr 198.51.100.0/24 masquerade; ip6 daddr 2001:db8:51::/64 masquerade; }; }")
-	ports := map[string][]uint16{"tcp": {179, 180, 1790}, "udp": {179, 3784, 4784}}
 	for _, a := range n.Outside.Addrs {
-		for network, all := range ports {
+		for network, all := range routerPorts {
 			for _, p := range all {
 				n.Outside.Serve(network, netip.AddrPortFrom(a, p))
 			}
@@ -45,19 +65,7 @@ func TestPeers(t *testing.T) {
 	}
 	check := func(when string, from *testnet.Host, dropped map[string]bool) {
 		t.Helper()
-		for _, a := range n.Outside.Addrs {
-			for network, all := range ports {
-				for _, p := range all {
-					at, want, patience := netip.AddrPortFrom(a, p), testnet.Answered, 10*time.Second
-					if dropped[fmt.Sprint(network, p)] {
-						want, patience = testnet.Dropped, testnet.Patience
-					}
-					if got := from.Ask(network, at, patience); got.Outcome != want {
-						t.Errorf("%s: %s %v: %v, want %v", when, network, at, got, want)
-					}
-				}
-			}
-		}
+		checkPorts(t, when, from, n.Outside.Addrs, dropped)
 	}
 	guarded := map[string]bool{"tcp179": true, "udp3784": true, "udp4784": true}
 	check("without rules", pod, nil)
