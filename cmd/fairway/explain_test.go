@@ -130,11 +130,11 @@ func TestExplainJSON(t *testing.T) {
 func TestExplainRefuses(t *testing.T) {
 	url, _ := apiServer(t, "headless")
 	for want, args := range map[string][]string{
-		"\"web\" does not name a Service\nhint: write NAMESPACE/SERVICE\n":     {"web"},
-		"--from: \"moon\" is not a place\nhint: choose pod, node or outside\n": {"default/web", "--from=moon"},
-		"\"xml\" is not a format\nhint: choose one of table":                   {"default/web", "-o", "xml"},
-		"there is no Service default/other that this proxy serves":             {"default/other"},
-		"accepts 1 arg(s), received 0":                                         nil,
+		"\"web\" does not name a Service\nhint: write NAMESPACE/SERVICE\n":         {"web"},
+		"--from: \"moon\" is not a place\nhint: choose pod, node or outside\n":     {"default/web", "--from=moon"},
+		"\"xml\" is not a format\nhint: choose one of table":                       {"default/web", "-o", "xml"},
+		"there is no Service default/other\nhint: kubectl get services -n default": {"default/other"},
+		"accepts 1 arg(s), received 0":                                             nil,
 	} {
 		_, errs, code := explain(append(args, "--master="+url, "--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16")...)
 		if code != 1 || !strings.Contains(errs, want) || strings.Count(errs, "\n") > 2 {

@@ -65,6 +65,25 @@ func hasAddress(s *corev1.Service, addr string) bool {
 		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == addr })
 }
 
+// WhyUnserved returns why no proxy of this kind serves a Service: an error for people, never nil.
+func WhyUnserved(ctx context.Context, client kubernetes.Interface, name api.Name) error {
+	s, err := client.CoreV1().Services(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no Service %v [kubectl get services -n %s lists those that are]", name, name.Namespace)
+	case err != nil:
+		return fmt.Errorf("get Service %v: %w", name, text.RequestError(err))
+	case s.Spec.Type == corev1.ServiceTypeExternalName:
+		return fmt.Errorf("service %v has the type ExternalName: no proxy serves it, and DNS answers its name with %s", name, s.Spec.ExternalName)
+	case s.Spec.ClusterIP == corev1.ClusterIPNone:
+		return fmt.Errorf("service %v is headless: no proxy serves it, and DNS answers its name with the addresses of its pods", name)
+	}
+	if other, ok := s.Labels["service.kubernetes.io/service-proxy-name"]; ok {
+		return fmt.Errorf("service %v belongs to the proxy %q, by its label service.kubernetes.io/service-proxy-name", name, other)
+	}
+	return fmt.Errorf("service %v has no ClusterIP yet [kubectl -n %s describe service %s]", name, name.Namespace, name.Name)
+}
+
 // Destinations returns the ready endpoints of a Service's ports, sorted. A port other than 0 selects the Service's port.
 func Destinations(ctx context.Context, client kubernetes.Interface, s *corev1.Service, proto api.Proto, port uint16) ([]Destination, error) {
 	list, err := client.DiscoveryV1().EndpointSlices(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + s.Name})

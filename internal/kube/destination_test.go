@@ -77,3 +77,25 @@ func TestDestination(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyUnserved: a Service that does not exist, and the kinds of Services that no proxy serves, are different cases.
+func TestWhyUnserved(t *testing.T) {
+	service := func(name string, labels map[string]string, spec corev1.ServiceSpec) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: labels}, Spec: spec}
+	}
+	client := fake.NewClientset(
+		service("headless", nil, corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}),
+		service("outside", nil, corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "db.example.org"}),
+		service("other", map[string]string{"service.kubernetes.io/service-proxy-name": "mesh"}, corev1.ServiceSpec{ClusterIP: "10.96.0.9"}),
+	)
+	for name, want := range map[string]string{
+		"headless": "service shop/headless is headless: no proxy serves it, and DNS answers its name with the addresses of its pods",
+		"outside":  "service shop/outside has the type ExternalName: no proxy serves it, and DNS answers its name with db.example.org",
+		"other":    `service shop/other belongs to the proxy "mesh", by its label service.kubernetes.io/service-proxy-name`,
+		"none":     "there is no Service shop/none [kubectl get services -n shop lists those that are]",
+	} {
+		if got := WhyUnserved(t.Context(), client, api.Name{Namespace: "shop", Name: name}).Error(); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/podnetwork/egress"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -41,7 +42,11 @@ func explain(ctx context.Context, a *agent.Tool, subject, from string) (report e
 	}
 	svc, ok := want.Objects.Service(name)
 	if !ok {
-		return report, fmt.Errorf("there is no Service %v that this proxy serves [is it labelled service.kubernetes.io/service-proxy-name?]", name)
+		client, err := kube.Connect(a.Connection())
+		if err != nil {
+			return report, err
+		}
+		return report, kube.WhyUnserved(ctx, client, name)
 	}
 	report.Report = service.NewReport(svc, want.Objects.Slices(name), want.Facts, want.Table.Entry(name), origins)
 	report.addLoopback(a.Config.NodePorts.Loopback)
