@@ -193,6 +193,9 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
 		d.noPodNetwork(f, first && o.PodNetwork == "")
 		return
 	}
+	if fresh && o.Set[keyPolicies] == "" {
+		d.Values[keyPolicies] = yes // the API server accepts NetworkPolicies, and people expect that they count
+	}
 	switch {
 	case !fresh || f.CNI.Value == "":
 	case f.CNI == f.unknownCNI():
