@@ -52,7 +52,7 @@ It needs the rights to patch nodes, and to list what fairway status --load-balan
 			}
 			err = d.Wait(ctx, args[0], func(n int) {
 				if n > 0 {
-					fmt.Fprintf(e.Stdout, "node %s announces %d Services\n", args[0], n)
+					fmt.Fprintf(e.Stdout, "node %s announces %d Service%s\n", args[0], n, map[bool]string{false: "s"}[n == 1])
 				}
 			})
 			if err == nil {
