@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -76,6 +77,9 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	return all, nil
 }
 
+// ErrNoProxy is the error of a user who may not ask agents through the API server. It says nothing about the agents.
+var ErrNoProxy = errors.New("the agents were not asked: your user lacks the right to get pods/proxy in their namespace [use an administrator's kubeconfig; on a node, fairway status needs no such right]")
+
 // AdviseForbidden adds advice to an error if the API server refused a right, as it does in an agent's pod.
 func AdviseForbidden(err error, instead string) error {
 	if !apierrors.IsForbidden(err) {
@@ -112,6 +116,9 @@ func agentPod(o *corev1.Pod) AgentPod {
 // Ask returns the agent's answer at a path of its health server. The API server forwards this one request.
 func (a *Agents) Ask(ctx context.Context, p AgentPod, path string) ([]byte, error) {
 	data, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, path, nil).DoRaw(ctx)
+	if apierrors.IsForbidden(err) {
+		return nil, ErrNoProxy
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent through the API server: %w", text.RequestError(err))
 	}

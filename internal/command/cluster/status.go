@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -133,6 +134,16 @@ func clusterStatus(ctx context.Context, e command.Env, format output.Format, con
 	for i, p := range pods {
 		members[i] = status.Member{Name: p.Node, Pod: p.Name, State: p.State, Running: p.Running, Restarts: p.Restarts}
 	}
-	all := status.Gather(ctx, namespace, members, func(ctx context.Context, i int) ([]byte, error) { return agents.Ask(ctx, pods[i], "/statusz") })
+	var forbidden atomic.Bool
+	all := status.Gather(ctx, namespace, members, func(ctx context.Context, i int) ([]byte, error) {
+		text, err := agents.Ask(ctx, pods[i], "/statusz")
+		if errors.Is(err, kube.ErrNoProxy) {
+			forbidden.Store(true)
+		}
+		return text, err
+	})
+	if forbidden.Load() {
+		return false, kube.ErrNoProxy
+	}
 	return all.OK(), output.Write(e.Stdout, format, all)
 }
