@@ -25,8 +25,8 @@ type Tool struct {
 	as     *agent
 }
 
-// As makes c run f with the agent's configuration: the flags of the agent in this pod, if one runs, overridden by the
-// given flags.
+// As makes c run f with the agent's configuration: the flags of the agent in this pod, if one runs, else the settings of
+// the cluster's agents in their ConfigMap. Given flags override both.
 func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string) error) {
 	flags := config.NewToolFlags(c.Flags())
 	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
@@ -37,6 +37,15 @@ func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
 		defer cancel()
+		if cfg.Person {
+			// Without the ConfigMap the defaults count. f reports an API server that does not answer.
+			if settings, err := kube.AgentSettings(ctx, cfg.Connection(e.UserAgent(""))); err == nil && settings != nil {
+				if cfg, err = flags.Load(config.ArgsOf(settings)); err != nil {
+					return fmt.Errorf("settings in ConfigMap kube-system/fairway-agent: %w", err)
+				}
+				cfg.Person = true
+			}
+		}
 		as := &agent{cfg: cfg, env: e, log: command.NewLog(e.Stderr, slog.LevelError)}
 		return f(ctx, &Tool{Config: cfg, Log: as.log, as: as}, args)
 	}

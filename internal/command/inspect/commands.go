@@ -24,7 +24,7 @@ func NewDiff(e command.Env) *cobra.Command {
 		Long: `Compare what this node's kernel does for Services with what it should do.
 
 Decides as the agent would: in the agent's pod with the flags that the agent runs with,
-elsewhere with the same defaults; a flag given here wins. It changes nothing. As with
+elsewhere with the settings in the ConfigMap fairway-agent; a flag given here wins. It changes nothing. As with
 diff(1) the exit status is 0 for no difference, 1 for some and 2 for an error; lines with - are in the
 kernel and should not be, lines with + are missing.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway diff
@@ -124,7 +124,8 @@ func NewExplain(e command.Env) *cobra.Command {
 
 Reads the API server once and decides as the agent does; the kernel is not asked (see
 fairway dump and fairway diff for that). In the agent's pod it starts from the flags that
-the agent runs with, and a flag given here wins. Elsewhere --hostname-override names the node.`,
+the agent runs with, elsewhere from the ConfigMap fairway-agent, and --hostname-override names the
+node. A flag given here wins.`,
 		Example: `  fairway explain default/web
   fairway explain default/web --from outside
   fairway explain default/web -o json --kubeconfig ~/.kube/config --hostname-override node-2 --cluster-cidr 10.244.0.0/16`,

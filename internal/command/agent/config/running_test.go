@@ -74,3 +74,25 @@ func TestToolFlags(t *testing.T) {
 		t.Errorf("a flag that the agent ignores: %v", err)
 	}
 }
+
+// TestArgsOf: on another machine a command starts from the agents' ConfigMap, and a given flag wins.
+func TestArgsOf(t *testing.T) {
+	settings := map[string]string{
+		"FAIRWAY_API_SERVER": "https://192.0.2.1:6443", "CLUSTER_CIDR": "10.244.0.0/16", "PROXY_MODE": "auto", "REFUSE_EXTERNAL_IPS": "true",
+		"POD_NETWORK": "vxlan", "NETWORK_POLICY": "true", "LOG_FORMAT": "json", "UNKNOWN": "x",
+	}
+	for given, cidr := range map[string]string{"": "10.244.0.0/16", "--cluster-cidr=10.1.0.0/16": "10.1.0.0/16"} {
+		fs := pflag.NewFlagSet("tool", pflag.ContinueOnError)
+		flags := NewToolFlags(fs)
+		if err := fs.Parse(strings.Fields(given)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := flags.Load(ArgsOf(settings))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.ClusterCIDRs, c.Mode, c.RefuseExternalIPs, c.PodNetwork, c.NetworkPolicy, c.Master); got != "["+cidr+"]nftablestruevxlantrue" {
+			t.Errorf("with %q: %s", given, got)
+		}
+	}
+}

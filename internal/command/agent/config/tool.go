@@ -88,3 +88,16 @@ func override(fs *pflag.FlagSet, given *pflag.Flag) error {
 	}
 	return fs.Lookup(given.Name).Value.(pflag.SliceValue).Replace(values)
 }
+
+// ArgsOf returns the settings of the ConfigMap fairway-agent as the agents' flags, for a command on another machine. Such
+// a command reaches the API server in its own way, and cannot choose a mode for the nodes.
+func ArgsOf(settings map[string]string) (args []string) {
+	for _, s := range settingFlags {
+		value, ok := settings[s.key]
+		if !ok || slices.Contains([]string{"master", "replace-kube-proxy", "log-format"}, s.flag) || s.flag == "proxy-mode" && value == "auto" {
+			continue
+		}
+		args = append(args, "--"+s.flag+"="+strings.TrimSpace(value))
+	}
+	return args
+}
