@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/flow/conntrack/share"
 	"github.com/fairway-net/fairway/internal/ipc/liveness"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
@@ -57,7 +58,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
+var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/flow/conntrack/share", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -94,6 +95,9 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	}
 	room := conntrack.Room{Log: log, Registry: r, Event: func(string, string) {}, Now: func(string) {}}
 	if err := room.Run(ended); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&share.Keeper{Log: log, Registry: r, Fill: func() (int, int, bool) { return 0, 0, false }}).Run(ended); err != nil {
 		t.Fatal(err)
 	}
 	enforcer.NewMetrics(r)

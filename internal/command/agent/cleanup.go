@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/datapath/takeover"
+	"github.com/fairway-net/fairway/internal/flow/conntrack/share"
 	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
@@ -87,5 +88,5 @@ func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
 	case speaker == nil:
 		speaker = errors.Join(bgp.Cleanup(ctx), peerguard.Remove(ctx))
 	}
-	return removed, errors.Join(speaker, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
+	return removed, errors.Join(speaker, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx), share.Remove(ctx))
 }

@@ -19,6 +19,7 @@
 //   - Bounded: each exchange with the kernel ends with its context.
 //
 // The package also sets the size and the timeouts of the table (Tuning), and reports when it is nearly full (Room).
+// Package share keeps one pod from filling it.
 //
 // It needs CAP_NET_ADMIN. Before Linux 5.8 the kernel ignores the filters, so each dump copies the whole table.
 package conntrack

@@ -57,6 +57,10 @@ func (r *Room) Run(ctx context.Context) error {
 	}
 }
 
+// Fill returns the number of flows in the kernel's table and its limit. ok is false if conntrack is not loaded yet, or
+// has no limit.
+func Fill() (flows, limit int, ok bool) { return new(Room).read() }
+
 // read returns the number of flows and its limit. ok is false if conntrack is not loaded yet, or has no limit.
 func (r *Room) read() (now, limit int, ok bool) {
 	k := sysctls{root: "/" + r.root}

@@ -151,6 +151,7 @@ const (
 	TablePolicy     = "fairway-policy"
 	TableEgress     = "fairway-egress"
 	TablePeers      = "fairway-peers"
+	TableConntrack  = "fairway-conntrack"
 	TableLock       = "fairway-lock"
 
 	TableLockSpeaker = "fairway-lock-speaker"
@@ -161,6 +162,8 @@ const (
 	// HookReset comes before all translation. HookChallenge comes before conntrack.
 	HookReset     = -160
 	HookChallenge = -310
+	// HookShare comes after conntrack, and before all rules that translate or count.
+	HookShare = -180
 	// HookPods comes after the masquerading of Services (srcnat).
 	HookPods = 110
 	// HookEgress comes before the masquerading of Services and of other programs (srcnat), and before HookPods.

@@ -140,6 +140,7 @@ var Tables = []Table{
 		{"filter", "prerouting", HookSourceCheck}, {"nat", "postrouting", HookPods}, {"filter", "output", HookRaw},
 		{"filter", "input", HookRaw}, {"filter", "forward", HookRaw},
 	}},
+	{TableConntrack, "`--pod-network`: drops new connections of pods with more than their share of the conntrack table; the table exists only while there are such pods", []Hook{{"filter", "prerouting", HookShare}}},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; the table exists only while there are such hostPorts", []Hook{{"nat", "output", HookHostPorts}}},
 	{TableEgress, "`--egress-addresses`: marks and translates packets that leave the cluster from pods with an egress address", []Hook{
 		{"filter", "prerouting", HookSourceCheck}, {"filter", "input", HookRaw}, {"filter", "prerouting", HookEgressMark}, {"route", "output", HookEgressMark}, {"filter", "forward", 0}, {"nat", "postrouting", HookEgress}, {"filter", "postrouting", HookEgressUnmark},

@@ -99,7 +99,8 @@ func TestHooks(t *testing.T) {
 		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
 		"datapath/ipvs/ruleset.nft.tmpl": TableIPVS, "datapath/userspace/ruleset.nft.tmpl": TableUserspace,
 		"flow/reset/rules.nft": TableReset, "networkpolicy/nftables/policy.nft": TablePolicy,
-		"podnetwork/node/pods.nft": TablePods, "podnetwork/node/egress.nft": TableEgress, "podnetwork/hostport/rules.nft": TableHostPorts,
+		"flow/conntrack/share/rules.nft": TableConntrack,
+		"podnetwork/node/pods.nft":       TablePods, "podnetwork/node/egress.nft": TableEgress, "podnetwork/hostport/rules.nft": TableHostPorts,
 		"loadbalancer/layer2/fence/fence.nft.tmpl": TableFence, "loadbalancer/layer2/fence/former.nft": TableFormer,
 		"loadbalancer/bgp/peerguard/rules.nft": TablePeers,
 		"loadbalancer/bgp/aggregates.nft":      TableAggregates,
@@ -153,7 +154,7 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%s is not there any more", name)
 	}
 	for h := range registered {
-		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark, HookPeers}, h.Priority)
+		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark, HookPeers, HookShare}, h.Priority)
 		if !seen[h] && !constant {
 			t.Errorf("no ruleset has %+v", h)
 		}
