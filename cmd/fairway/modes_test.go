@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -98,6 +99,23 @@ func TestCleanupOfFence(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCleanupOfShares: rules about pods that filled the conntrack table go with the agent's, also without --pod-network.
+func TestCleanupOfShares(t *testing.T) {
+	err := testnet.NewNamespace(t, "node").Do(func() error {
+		if out, err := exec.Command("nft", "add table inet "+numbers.TableConntrack).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		prints(t, "", "agent", "--cleanup")
+		if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("agent --cleanup leaves %s, %v", out, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
