@@ -32,8 +32,8 @@ func TestPolicyAlone(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--network-policy", "--load-balancer", "none", "--kube-proxy", built.kubeProxy, "--pod-network", "bridge")...)
-	if out := l.run("node", "1", "--", "nft", "list", "tables"); !strings.Contains(out, "fairway-policy") || strings.Count(out, "fairway") != 1 {
-		l.Errorf("of ours there are more tables than that of policies:\n%s", out)
+	if out := l.run("node", "1", "--", "nft", "list", "tables"); !strings.Contains(out, "fairway-policy") || !strings.Contains(out, "fairway-lock\n") || strings.Count(out, "fairway") != 2 {
+		l.Errorf("of ours there are more tables than that of policies and the lock:\n%s", out)
 	}
 	if os.Getenv("FAIRWAY_POLICY_WALK") != "" { // make test-policy
 		l.followPolicies()

@@ -196,7 +196,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 		_, err = syncRoutes(handle, table.routes, nil)
 		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, handle), tunnel.RemoveVXLAN(handle, tunnel.VXLANLink), tunnel.RemoveWireGuard(handle))
 	}
-	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())
+	return errors.Join(failed, err, n.removeRules(ctx), restoreFragments(), n.removeStore(pods), n.RIB.Remove())
 }
 
 // removeStore removes the plugin's store of addresses if no pod has an address. With pods it stays, because a later

@@ -26,18 +26,28 @@ const (
 	fragmentSeconds = 3
 )
 
-// A roomSetting is a setting of the kernel's memory for fragments.
+// A roomSetting is a setting of the kernel's memory for fragments. own is the kernel's default.
 type roomSetting struct {
-	name    string
-	value   int
-	replace func(now int) bool
+	name       string
+	value, own int
+	replace    func(now int) bool
 }
 
 var roomSettings = []roomSetting{
-	{"ipv4/ipfrag_high_thresh", fragmentMemory, func(now int) bool { return now < fragmentMemory }},
-	{"netfilter/nf_conntrack_frag6_high_thresh", fragmentMemory, func(now int) bool { return now < fragmentMemory }},
-	{"ipv4/ipfrag_time", fragmentSeconds, func(now int) bool { return now == 30 }},
-	{"netfilter/nf_conntrack_frag6_timeout", fragmentSeconds, func(now int) bool { return now == 60 }},
+	{"ipv4/ipfrag_high_thresh", fragmentMemory, 4 << 20, func(now int) bool { return now < fragmentMemory }},
+	{"netfilter/nf_conntrack_frag6_high_thresh", fragmentMemory, 4 << 20, func(now int) bool { return now < fragmentMemory }},
+	{"ipv4/ipfrag_time", fragmentSeconds, 30, func(now int) bool { return now == 30 }},
+	{"netfilter/nf_conntrack_frag6_timeout", fragmentSeconds, 60, func(now int) bool { return now == 60 }},
+}
+
+// restoreFragments gives the settings that roomForFragments has written the kernel's defaults.
+func restoreFragments() (failed error) {
+	for _, s := range roomSettings {
+		if text, err := readSysctl(s.name); err == nil && text == strconv.Itoa(s.value) {
+			failed = errors.Join(failed, setSysctl(s.name, strconv.Itoa(s.own)))
+		}
+	}
+	return failed
 }
 
 // roomForFragments gives the node memory for the shares of several pods. Without a limit it changes nothing.

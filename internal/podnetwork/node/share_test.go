@@ -128,4 +128,10 @@ func TestFragmentSettings(t *testing.T) {
 	if got := read(); got != "67108864 3" {
 		t.Errorf("the kernel's defaults have become %s", got)
 	}
+	if err := m.do(func() error { return m.network.Cleanup(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != "4194304 30" {
+		t.Errorf("after the clean-up the node has %s", got)
+	}
 }

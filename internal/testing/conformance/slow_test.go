@@ -198,7 +198,7 @@ func (s *slow) render(t *service.Table) string {
 	chain("pre-no", "type filter hook prerouting priority -110", filter)
 	chain("out-no", "type filter hook output priority -110", filterOut)
 	if !s.has("invalid passes") {
-		chain("forward", "type filter hook forward priority filter", []string{"ct state invalid drop"})
+		chain("forward", "type filter hook forward priority filter", append([]string{"ct state invalid drop"}, s.attracted(t)...))
 	}
 	chain("post", "type nat hook postrouting priority srcnat", append(hairpins, "mark and 0x4000 == 0x4000 "+masquerade))
 	data, err := json.Marshal(record{t.Settings, t.Sorted()})
@@ -248,13 +248,27 @@ func (s *slow) unserved(t *service.Table) (all []string) {
 		to := fmt.Sprintf("%s daddr %v", family(f.Addr.Addr()), f.Addr.Addr())
 		all = append(all, fmt.Sprintf("%s meta l4proto %d th dport %d accept", to, f.Proto, f.Addr.Port()))
 		if f.ClusterIP {
-			reserved = append(reserved, to+" ct state new reject")
+			reserved = append(reserved, to+" ct state new meta l4proto tcp reject with tcp reset", to+" ct state new reject")
 		}
 	}
 	all = append(all, reserved...)
 	for _, ip := range []string{"ip", "ip6"} {
 		if set := prefixes(t.Settings.ServiceCIDRs, ip); set != "" {
 			all = append(all, fmt.Sprintf("%s daddr %s ct state new drop", ip, set))
+		}
+	}
+	return all
+}
+
+// attracted returns the rules that refuse forwarded packets to addresses of Services that no frontend has taken.
+func (s *slow) attracted(t *service.Table) (all []string) {
+	if s.has("unserved ports pass") {
+		return nil
+	}
+	for _, f := range t.Sorted() {
+		if f.OwnsAddress() {
+			to := fmt.Sprintf("%s daddr %v ct state new", family(f.Addr.Addr()), f.Addr.Addr())
+			all = append(all, to+" meta l4proto tcp reject with tcp reset", to+" reject")
 		}
 	}
 	return all
@@ -310,6 +324,9 @@ func (s *slow) rule(match string, r *service.Route, pods, ip string, nat bool) [
 	case service.Drop:
 		return []string{match + s.either("drop is reject", " reject", " drop")}
 	case service.Reject:
+		if strings.Contains(match, fmt.Sprintf(" meta l4proto %d ", api.TCP)) && !s.has("reject is drop") {
+			return []string{match + " reject with tcp reset"}
+		}
 		return []string{match + s.either("reject is drop", " drop", " reject")}
 	}
 	var all []string
