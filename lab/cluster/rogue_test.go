@@ -3,11 +3,17 @@ package cluster_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // rogueObjects are two namespaces with a policy, and a Service of type LoadBalancer.
@@ -36,13 +42,13 @@ func TestRogueNode(t *testing.T) {
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "3", "--network-policy", "--load-balancer", "servicelb")...)
 	l.input(rogueObjects, "kubectl", "apply", "-f", "-")
-	pod := func(namespace, name, node, labels string, command ...string) {
-		args := []string{"kubectl", "-n", namespace, "run", name, "--image=httpd", "--labels=" + labels, "--port=80", `--overrides={"spec": {"nodeName": "` + node + `"}}`}
+	pod := func(namespace, name, node, labels, image string, command ...string) {
+		args := []string{"kubectl", "-n", namespace, "run", name, "--image=" + image, "--labels=" + labels, "--port=80", `--overrides={"spec": {"nodeName": "` + node + `"}}`}
 		l.run(append(args, command...)...)
 	}
-	pod("shop", "web", "node-1", "app=web")
-	pod("shop", "client", "node-2", "app=client")
-	pod("office", "bad", "node-2", "app=bad")
+	pod("shop", "web", "node-1", "app=web", "httpd")
+	pod("shop", "client", "node-2", "app=client", "busybox", "--command", "--", "sleep", "3600")
+	pod("office", "bad", "node-2", "app=bad", "busybox", "--command", "--", "sleep", "3600")
 	for _, namespace := range []string{"shop", "office"} {
 		l.run("kubectl", "wait", "--for=condition=Ready", "pod", "--all", "-n", namespace, "--timeout=60s")
 	}
@@ -67,10 +73,21 @@ func TestRogueNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rogue(fmt.Sprintf(`{"status": {"addresses": %s}}`, claims), "patch", "node", "node-3", "--subresource=status", "--type=merge", "--patch-file=/dev/stdin")
-	rogue(strings.ReplaceAll(roguePod, "UID", get("", "node", "node-3", ".metadata.uid")), "create", "-f", "-")
-	rogue(fmt.Sprintf(`{"status": {"phase": "Running", "podIP": %q, "podIPs": [{"ip": %q}], "conditions": [{"type": "Ready", "status": "True"}]}}`, bad, bad),
-		"-n", "shop", "patch", "pod", "client-node-3", "--subresource=status", "--type=merge", "--patch-file=/dev/stdin")
+	var pod3 corev1.Pod
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(roguePod, "UID", get("", "node", "node-3", ".metadata.uid"))), &pod3); err != nil {
+		t.Fatal(err)
+	}
+	podStatus := fmt.Sprintf(`{"status": {"phase": "Running", "podIP": %q, "podIPs": [{"ip": %q}], "conditions": [{"type": "Ready", "status": "True"}]}}`, bad, bad)
+	_, err = rogue.Nodes().Patch(t.Context(), "node-3", types.MergePatchType, fmt.Appendf(nil, `{"status": {"addresses": %s}}`, claims), metav1.PatchOptions{}, "status")
+	if err == nil {
+		_, err = rogue.Pods("shop").Create(t.Context(), &pod3, metav1.CreateOptions{})
+	}
+	if err == nil {
+		_, err = rogue.Pods("shop").Patch(t.Context(), pod3.Name, types.MergePatchType, []byte(podStatus), metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got := get("shop", "pod", "client-node-3", ".status.podIP"); got != bad {
 		t.Fatalf("the rogue's pod has the address %q, want %s", got, bad)
 	}
@@ -103,26 +120,16 @@ func (l *lab) addresses() string {
 	return out
 }
 
-// asNode returns a function that runs kubectl with the credentials of a node's kubelet, and text as its input.
-func (l *lab) asNode(name string) func(text string, args ...string) {
+// asNode returns a client with the credentials of a node's kubelet.
+func (l *lab) asNode(name string) corev1client.CoreV1Interface {
 	l.Helper()
-	conf, err := os.ReadFile(filepath.Join(l.dir(), "pki", name+".conf"))
+	config, err := clientcmd.BuildConfigFromFlags(fmt.Sprintf("https://127.0.0.1:%d", l.port), filepath.Join(l.dir(), "pki", name+".conf"))
 	if err != nil {
 		l.Fatal(err)
 	}
-	var lines []string
-	for line := range strings.Lines(string(conf)) {
-		if before, _, ok := strings.Cut(line, "server:"); ok {
-			line = fmt.Sprintf("%sserver: https://127.0.0.1:%d\n", before, l.port)
-		}
-		lines = append(lines, line)
-	}
-	path := filepath.Join(l.TempDir(), name+".conf")
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
 		l.Fatal(err)
 	}
-	return func(text string, args ...string) {
-		l.Helper()
-		l.input(text, append([]string{"kubectl", "--kubeconfig", path}, args...)...)
-	}
+	return client.CoreV1()
 }

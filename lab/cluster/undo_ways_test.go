@@ -104,9 +104,10 @@ func (u *undo) everything() {
 	u.refuses("refused: no other node may announce default/used ("+address+")", "drain", "node-1")
 	u.eventually("200", asks...)
 	u.says(u.fairway("drain", "node-1", "--force"), "node node-1 announces no Service")
-	u.run("client", "--", "ip", "neighbour", "flush", "to", address)
-	if out, err := u.try(asks...); err == nil {
-		u.Errorf("after drain, the only node's address still answers: %s", out)
+	set := []string{"node", "1", "--", "nft", "list", "set", "netdev", "fairway-fence"}
+	u.says(u.run(append(set, "guarded4")...), address)
+	if out := u.run(append(set, "held4")...); strings.Contains(out, address) {
+		u.Errorf("after drain, the node still announces the address:\n%s", out)
 	}
 	u.fairway("drain", "node-1", "--undo")
 	u.eventually("200", asks...)
