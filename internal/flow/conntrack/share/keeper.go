@@ -64,7 +64,7 @@ const (
 // init prepares the tables. It does not access the kernel.
 func (k *Keeper) init() {
 	k.flows, k.rules = conntrack.New(conntrack.Config{Log: k.Log}), nft.New(numbers.TableConntrack)
-	k.refused = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "conntrack_refused_pods", Help: "Addresses of pods whose new connections are dropped, because they have more than their share of a nearly full conntrack table"})
+	k.refused = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "conntrack_refused_pods", Help: "Addresses of pods whose new connections are dropped, because they exceed their share of a nearly full conntrack table"})
 	if k.Registry != nil {
 		k.Registry.MustRegister(k.refused)
 	}
