@@ -211,27 +211,33 @@ func ready(n corev1.Node) bool {
 	})
 }
 
-// rivals are the labels of programs that give addresses to Services of type LoadBalancer and announce them.
-var rivals = []struct{ name, kind, selector string }{
-	{"MetalLB", "DaemonSet", "app=metallb"},
-	{"MetalLB", "DaemonSet", "app.kubernetes.io/name=metallb"},
-	{"MetalLB", "Deployment", "app=metallb"},
-	{"MetalLB", "Deployment", "app.kubernetes.io/name=metallb"},
-	{"kube-vip", "DaemonSet", "app.kubernetes.io/name=kube-vip-ds"},
-	{"kube-vip", "Deployment", "app=kube-vip-cloud-provider"},
-	{"K3s' ServiceLB", "DaemonSet", "svccontroller.k3s.cattle.io/svcname"},
+// rivals are the labels of programs that give addresses to Services of type LoadBalancer and announce them. A label
+// without a value may have any.
+var rivals = []struct{ name, kind, label, value string }{
+	{"MetalLB", "DaemonSet", "app", "metallb"},
+	{"MetalLB", "DaemonSet", "app.kubernetes.io/name", "metallb"},
+	{"MetalLB", "Deployment", "app", "metallb"},
+	{"MetalLB", "Deployment", "app.kubernetes.io/name", "metallb"},
+	{"kube-vip", "DaemonSet", "app.kubernetes.io/name", "kube-vip-ds"},
+	{"kube-vip", "Deployment", "app", "kube-vip-cloud-provider"},
+	{"K3s' ServiceLB", "DaemonSet", "svccontroller.k3s.cattle.io/svcname", ""},
 }
 
 // rival looks for another program that gives addresses to load balancers.
 func (f *Facts) rival(ctx context.Context, api API) error {
-	for _, r := range rivals {
-		all, err := api.List(ctx, "apps/v1", r.kind, "", r.selector)
-		if err != nil {
+	all := map[string][]unstructured.Unstructured{}
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		var err error
+		if all[kind], err = api.List(ctx, "apps/v1", kind, "", ""); err != nil {
 			return err
 		}
-		if len(all) > 0 {
-			f.Rival = Finding{r.name, r.kind + " " + all[0].GetNamespace() + "/" + all[0].GetName()}
-			return nil
+	}
+	for _, r := range rivals {
+		for _, o := range all[r.kind] {
+			if value, ok := o.GetLabels()[r.label]; ok && (r.value == "" || value == r.value) {
+				f.Rival = Finding{r.name, r.kind + " " + o.GetNamespace() + "/" + o.GetName()}
+				return nil
+			}
 		}
 	}
 	return nil

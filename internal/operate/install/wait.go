@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fairway-net/fairway/internal/kube/objects"
 	"github.com/fairway-net/fairway/internal/text"
@@ -97,9 +98,10 @@ func progressOf(o *unstructured.Unstructured) progress {
 	return p
 }
 
-// podsOf lists the pods that a workload has made.
+// podsOf lists the pods that a workload has made. Its selector only makes the list short.
 func (i *Installer) podsOf(ctx context.Context, o *unstructured.Unstructured) ([]corev1.Pod, error) {
-	pods, err := list[corev1.Pod](ctx, i.API, "v1", "Pod", o.GetNamespace(), "")
+	selector, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels")
+	pods, err := list[corev1.Pod](ctx, i.API, "v1", "Pod", o.GetNamespace(), labels.Set(selector).String())
 	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !owns(objects.RefOf(o), &p) }), err
 }
 
