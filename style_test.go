@@ -45,14 +45,15 @@ var law = []floor{
 	{"lab", "testing kube datapath image kernel cli text"},
 	{"hack", "operate image text deploy"},
 	{"testing", "kube datapath networkpolicy flow service kernel api"},
-	{"command", "operate kube proxy loadbalancer datapath networkpolicy podnetwork flow service dns ipc kernel cli api text deploy"},
+	{"command", "operate kube proxy loadbalancer datapath networkpolicy podnetwork gateway flow service dns ipc kernel cli api text deploy"},
 	{"operate", "kube loadbalancer datapath podnetwork service ipc kernel text"},
-	{"kube", "loadbalancer networkpolicy service api text"},
+	{"kube", "loadbalancer networkpolicy gateway service api text"},
 	{"proxy", "datapath flow service ipc kernel api"},
 	{"loadbalancer", "datapath service ipc kernel cli api text"},
 	{"datapath", "flow service kernel api text"},
 	{"networkpolicy", "flow ipc kernel api"},
 	{"podnetwork", "service ipc kernel api"},
+	{"gateway", "service ipc kernel api text"},
 	{"flow", "service kernel api text"},
 	{"dns", "ipc kernel text"},
 	{"service", "api"},
@@ -68,7 +69,7 @@ var law = []floor{
 // pure are packages that decide, and so import the standard library and pure packages only: they are read and tested
 // without a kernel and without an API server.
 var pure = []string{
-	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "loadbalancer/ipam", "loadbalancer/announce",
+	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "gateway", "loadbalancer/ipam", "loadbalancer/announce",
 	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "operate/doctor", "testing/policytest",
 	"kernel/checksum", "kernel/numbers", "ipc/isolate",
 }
