@@ -1,0 +1,114 @@
+package gateway
+
+import (
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/fairway-net/fairway/internal/gateway"
+	"github.com/fairway-net/fairway/internal/kube"
+	oneline "github.com/fairway-net/fairway/internal/text"
+)
+
+// An entry is what a feed keeps of an object.
+type entry struct {
+	object gateway.Object
+	// status is the status that the object has; nil: nobody asks for it.
+	status *status
+}
+
+// A customKind is a kind of a CustomResourceDefinition.
+type customKind struct {
+	kind     gateway.Kind
+	resource string
+	without  string // the effect of an absent kind
+	convert  func(*unstructured.Unstructured) (gateway.Object, error)
+}
+
+// customKinds are the kinds of Gateway API.
+var customKinds = []customKind{
+	{gateway.KindGatewayClass, "gatewayclasses", "no Gateway is served", reader(convertClass)},
+	{gateway.KindGateway, "gateways", "no Gateway is served", reader(convertGateway)},
+	{gateway.KindListenerSet, "listenersets", "ListenerSets add no listeners", reader(convertListenerSet)},
+	{gateway.KindHTTPRoute, "httproutes", "HTTPRoutes lead nowhere", reader(convertHTTPRoute)},
+	{gateway.KindGRPCRoute, "grpcroutes", "GRPCRoutes lead nowhere", reader(convertGRPCRoute)},
+	{gateway.KindTLSRoute, "tlsroutes", "TLSRoutes lead nowhere", reader(convertTLSRoute)},
+	{gateway.KindTCPRoute, "tcproutes", "TCPRoutes lead nowhere", reader(convertTCPRoute)},
+	{gateway.KindUDPRoute, "udproutes", "UDPRoutes lead nowhere", reader(convertUDPRoute)},
+	{gateway.KindReferenceGrant, "referencegrants", "no reference to another namespace is allowed", reader(convertGrant)},
+	{gateway.KindBackendTLSPolicy, "backendtlspolicies", "backends are reached without TLS", reader(convertBackendTLSPolicy)},
+}
+
+// resource returns the version of the kind that Fairway reads and writes.
+func (k customKind) gvr() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gateway.Group, Version: gatewayv1.GroupVersion.Version, Resource: k.resource}
+}
+
+// reader returns a function that reads an object as T and converts it. The cluster's schema may differ from ours.
+func reader[T any](convert func(*T) gateway.Object) func(*unstructured.Unstructured) (gateway.Object, error) {
+	return func(o *unstructured.Unstructured) (gateway.Object, error) {
+		var typed T
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed); err != nil {
+			return nil, oneline.OneLine(err)
+		}
+		return convert(&typed), nil
+	}
+}
+
+// feed declares the kind. An object that cannot be read counts as absent.
+func (k customKind) feed(s *kube.Store, withStatus bool) kube.Kind[*unstructured.Unstructured, entry] {
+	log := s.Config().Log
+	return kube.Kind[*unstructured.Unstructured, entry]{
+		Name: k.resource, Without: k.without, Object: &unstructured.Unstructured{}, Client: kube.From(s.Config().Custom.Resource(k.gvr())),
+		Trim: func(o *unstructured.Unstructured) *entry {
+			object, err := k.convert(o)
+			if err != nil {
+				logUnreadable(log, k.kind, o, err)
+				return nil
+			}
+			e := &entry{object: object}
+			if withStatus {
+				e.status = readStatus(k.kind, o)
+			}
+			return e
+		},
+	}
+}
+
+func logUnreadable(log *slog.Logger, kind gateway.Kind, o metav1.Object, err error) {
+	log.Warn("an object cannot be read and counts as absent [is its CustomResourceDefinition of Gateway API v1.6?]",
+		"kind", string(kind), "namespace", o.GetNamespace(), "name", o.GetName(), "err", err)
+}
+
+func ingressesKind(s *kube.Store, withStatus bool) kube.Kind[*networkingv1.Ingress, entry] {
+	return kube.Kind[*networkingv1.Ingress, entry]{
+		Name: "ingresses", Object: &networkingv1.Ingress{}, Client: kube.From(s.Config().Client.NetworkingV1().Ingresses(metav1.NamespaceAll)),
+		Trim: func(o *networkingv1.Ingress) *entry {
+			e := &entry{object: convertIngress(o)}
+			if withStatus {
+				e.status = readIngressStatus(o)
+			}
+			return e
+		},
+	}
+}
+
+func ingressClassesKind(s *kube.Store) kube.Kind[*networkingv1.IngressClass, entry] {
+	return kube.Kind[*networkingv1.IngressClass, entry]{
+		Name: "ingressclasses", Object: &networkingv1.IngressClass{}, Client: kube.From(s.Config().Client.NetworkingV1().IngressClasses()),
+		Trim: func(o *networkingv1.IngressClass) *entry { return &entry{object: convertIngressClass(o)} },
+	}
+}
+
+func namespacesKind(s *kube.Store) kube.Kind[*corev1.Namespace, entry] {
+	return kube.Kind[*corev1.Namespace, entry]{
+		Name: "namespaces", Object: &corev1.Namespace{}, Client: kube.From(s.Config().Client.CoreV1().Namespaces()),
+		Trim: func(o *corev1.Namespace) *entry { return &entry{object: convertNamespace(o)} },
+	}
+}
