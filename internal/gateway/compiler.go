@@ -8,11 +8,17 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
+// The process's ports for Ingresses.
+const (
+	IngressHTTP  = 8080
+	IngressHTTPS = 8443
+)
+
 // Settings are what an administrator chooses. The zero value has the defaults.
 type Settings struct {
 	Controller        string // of GatewayClasses; empty: fairway.net/gateway
 	IngressController string // of IngressClasses; empty: fairway.net/ingress
-	// IngressHTTP and IngressHTTPS are the process's ports for Ingresses; 0: 8080 and 8443.
+	// The process's ports for Ingresses; 0: the constants of these names.
 	IngressHTTP, IngressHTTPS uint16
 	// DefaultCertificate is a Secret for hosts of Ingresses that have none. The zero value: such handshakes fail.
 	DefaultCertificate api.Name
@@ -21,7 +27,7 @@ type Settings struct {
 func (s Settings) withDefaults() Settings {
 	s.Controller = cmp.Or(s.Controller, "fairway.net/gateway")
 	s.IngressController = cmp.Or(s.IngressController, "fairway.net/ingress")
-	s.IngressHTTP, s.IngressHTTPS = cmp.Or(s.IngressHTTP, 8080), cmp.Or(s.IngressHTTPS, 8443)
+	s.IngressHTTP, s.IngressHTTPS = cmp.Or(s.IngressHTTP, IngressHTTP), cmp.Or(s.IngressHTTPS, IngressHTTPS)
 	return s
 }
 
@@ -124,8 +130,8 @@ func (c *Compiler) read(reader Ref, kind Kind, name api.Name) Object {
 var compileOrder = [][]Kind{
 	{KindGatewayClass},
 	{KindGateway},
-	{KindBackendTLSPolicy, KindRoutePolicy},
 	{KindHTTPRoute, KindGRPCRoute, KindTLSRoute, KindTCPRoute, KindUDPRoute, KindIngress},
+	{KindBackendTLSPolicy, KindRoutePolicy},
 }
 
 // Table compiles what is stale and returns the result. It returns the same pointer if nothing changed.
@@ -146,19 +152,21 @@ func (c *Compiler) Table() *Table {
 }
 
 func (c *Compiler) compile(ref Ref) {
+	if ref.Kind == KindBackendTLSPolicy || ref.Kind == KindRoutePolicy {
+		c.reports.stalePolicies[ref] = struct{}{} // its routes are stale, too, because they read it
+		return
+	}
+	c.stalePoliciesOf(ref)
 	c.reads.forget(ref)
 	switch ref.Kind {
 	case KindGatewayClass:
 		c.compileClass(ref)
 	case KindGateway:
 		c.compileGateway(ref)
-	case KindBackendTLSPolicy:
-		c.compileTLSPolicy(ref)
-	case KindRoutePolicy:
-		c.compileRoutePolicy(ref)
 	default:
 		c.compileRoute(ref)
 	}
+	c.stalePoliciesOf(ref)
 }
 
 // Needs returns the objects that the others name. They are read from the records of the compiled objects, so a reference

@@ -1,4 +1,53 @@
 package gateway
 
-// Features returns the names of the optional parts of the Gateway API that this gateway has, sorted.
-func Features() []string { return nil }
+// Features returns the names of the optional and required parts of the Gateway API that this gateway has, sorted. A
+// GatewayClass shows them in its status, and the conformance suite takes its tests from there.
+func Features() []string {
+	return []string{
+		"BackendTLSPolicy",
+		"BackendTLSPolicySANValidation",
+		"GRPCRoute",
+		"GRPCRouteNamedRouteRule",
+		"Gateway",
+		"GatewayAddressEmpty",
+		"GatewayBackendClientCertificate",
+		"GatewayFrontendClientCertificateValidation",
+		"GatewayFrontendClientCertificateValidationInsecureFallback",
+		"GatewayHTTPListenerIsolation",
+		"GatewayHTTPSListenerDetectMisdirectedRequests",
+		"GatewayInfrastructure",
+		"GatewayPort8080",
+		"GatewayStaticAddresses",
+		"HTTPRoute",
+		"HTTPRoute303RedirectStatusCode",
+		"HTTPRoute307RedirectStatusCode",
+		"HTTPRoute308RedirectStatusCode",
+		"HTTPRouteBackendProtocolH2C",
+		"HTTPRouteBackendProtocolWebSocket",
+		"HTTPRouteBackendRequestHeaderModification",
+		"HTTPRouteBackendTimeout",
+		"HTTPRouteCORS",
+		"HTTPRouteDestinationPortMatching",
+		"HTTPRouteHostRewrite",
+		"HTTPRouteMethodMatching",
+		"HTTPRouteNamedRouteRule",
+		"HTTPRouteParentRefPort",
+		"HTTPRoutePathRedirect",
+		"HTTPRoutePathRewrite",
+		"HTTPRoutePortRedirect",
+		"HTTPRouteQueryParamMatching",
+		"HTTPRouteRequestMirror",
+		"HTTPRouteRequestMultipleMirrors",
+		"HTTPRouteRequestPercentageMirror",
+		"HTTPRouteRequestTimeout",
+		"HTTPRouteResponseHeaderModification",
+		"HTTPRouteSchemeRedirect",
+		"ListenerSet",
+		"ReferenceGrant",
+		"TCPRoute",
+		"TLSRoute",
+		"TLSRouteModeMixed",
+		"TLSRouteModeTerminate",
+		"UDPRoute",
+	}
+}

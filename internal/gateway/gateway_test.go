@@ -327,5 +327,3 @@ func conditionText(all []gateway.Condition) string {
 }
 
 func explainAnswer(t *testing.T, x *text, table *gateway.Table, q string) string { return "" }
-
-func routePolicy(m gateway.Meta, w words) *gateway.RoutePolicy { return &gateway.RoutePolicy{Meta: m} }

@@ -353,6 +353,23 @@ func portsOf(gateway Ref, drafts []*draft) (ports []Port) {
 	return ports
 }
 
+// Wanted returns the ports of each Gateway's accepted listeners, with those of its ListenerSets. The edge allocates the
+// process's ports from it, and sets the Gateways again with Bind.
+func (c *Compiler) Wanted() map[Ref][]BindKey {
+	wanted := make(map[Ref][]BindKey, len(c.gateways))
+	for ref, unit := range c.gateways {
+		var keys []BindKey
+		for _, d := range unit.drafts {
+			key := BindKey{d.proto, d.Port}
+			if unit.accepts && d.conflict == "" && d.refusal == "" && !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+		wanted[ref] = keys
+	}
+	return wanted
+}
+
 // compileClass reports on a GatewayClass.
 func (c *Compiler) compileClass(ref Ref) {
 	class, _ := c.objects[ref].(*Class)

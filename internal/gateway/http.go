@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/textproto"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -101,8 +102,20 @@ func (c *Compiler) fillRule(rule *Rule, filters []FilterSpec, backends []Backend
 		rule.refuse(text)
 		return
 	}
+	for _, spec := range filters {
+		if spec.Type != "ExtensionRef" || spec.Extension == nil {
+			continue
+		}
+		if text := c.extension(rule, *spec.Extension, f); text != "" {
+			rule.refuse(text)
+			return
+		}
+	}
 	for _, spec := range backends {
 		b := c.backend(rule.Route, spec.ObjectRef, spec.Weight, f)
+		if slices.ContainsFunc(spec.Filters, func(s FilterSpec) bool { return s.Type == "ExtensionRef" }) {
+			b.Refused = f.invalidate("a backend has a filter of type ExtensionRef [move it to the rule]")
+		}
 		if b.Filters, text = c.filters(rule.Route, spec.Filters, f); text != "" && b.Refused == "" {
 			b.Refused = text
 		}
@@ -128,10 +141,7 @@ func (c *Compiler) filters(route Ref, specs []FilterSpec, f *faults) (all Filter
 			all.Rewrite = spec.Rewrite
 		case spec.Type == "CORS" && spec.CORS != nil:
 			all.CORS = spec.CORS
-		case spec.Type == "ExtensionRef" && spec.Extension != nil:
-			if text := c.extension(route, *spec.Extension, &all, f); text != "" {
-				return Filters{}, text
-			}
+		case spec.Type == "ExtensionRef" && spec.Extension != nil: // see fillRule
 		default:
 			return Filters{}, f.invalidate("filter %s is not supported", spec.Type)
 		}

@@ -10,10 +10,12 @@ type reports struct {
 	all     map[Ref]Report
 	changed map[Ref]struct{}
 	counts  map[Ref]struct{} // Gateways whose numbers of routes may have changed
+
+	stalePolicies map[Ref]struct{} // policies whose ancestors may have changed
 }
 
 func newReports() reports {
-	return reports{map[Ref]Report{}, map[Ref]struct{}{}, map[Ref]struct{}{}}
+	return reports{map[Ref]Report{}, map[Ref]struct{}{}, map[Ref]struct{}{}, map[Ref]struct{}{}}
 }
 
 func (r *reports) set(ref Ref, report Report) {
@@ -46,7 +48,7 @@ func (r *reports) recountOwner(owner Ref, c *Compiler) {
 	}
 }
 
-// report publishes the reports of Gateways and ListenerSets with their numbers of routes.
+// report publishes the reports that depend on the attached routes: those of Gateways, ListenerSets and policies.
 func (c *Compiler) report() {
 	for ref := range c.reports.counts {
 		unit := c.gateways[ref]
@@ -59,6 +61,15 @@ func (c *Compiler) report() {
 		}
 	}
 	clear(c.reports.counts)
+	for ref := range c.reports.stalePolicies {
+		switch ref.Kind {
+		case KindBackendTLSPolicy:
+			c.reportTLSPolicy(ref)
+		case KindRoutePolicy:
+			c.reportRoutePolicy(ref)
+		}
+	}
+	clear(c.reports.stalePolicies)
 }
 
 // counted returns a report with the numbers of attached routes.

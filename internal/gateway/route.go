@@ -74,7 +74,6 @@ func (c *Compiler) compileRoute(ref Ref) {
 	}
 	c.attached.replace(old, unit)
 	c.reportRoute(unit)
-	c.stalePolicies(ref)
 }
 
 // reportRoute publishes a route's report. A route without a parent of ours has none.

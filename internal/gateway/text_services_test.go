@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"strings"
@@ -114,4 +115,20 @@ func configMap(m gateway.Meta, w words) *gateway.ConfigMap {
 		c.Data["ca.crt"] = "not a certificate"
 	}
 	return c
+}
+
+// routePolicy reads the spec as JSON after the targets "HTTPRoute:name:rule,…".
+func routePolicy(m gateway.Meta, w words) *gateway.RoutePolicy {
+	p := &gateway.RoutePolicy{}
+	if i := strings.IndexByte(w.line, '{'); i >= 0 {
+		if err := json.Unmarshal([]byte(w.line[i:]), p); err != nil {
+			w.t.Fatalf("%s: %v", w.at, err)
+		}
+	}
+	p.Meta = m
+	for _, t := range w.list("targets") {
+		parts := strings.Split(t+":", ":")
+		p.Targets = append(p.Targets, gateway.ObjectRef{GroupKind: gateway.GroupKind{Group: gateway.Group, Kind: parts[0]}, Name: parts[1], Section: parts[2]})
+	}
+	return p
 }
