@@ -28,6 +28,7 @@ const (
 	KindService          Kind = "Service"
 	KindSecret           Kind = "Secret"
 	KindConfigMap        Kind = "ConfigMap"
+	KindRoutePolicy      Kind = "RoutePolicy" // group fairway.net
 )
 
 // A Ref names an object. Cluster-scoped kinds have no namespace.
