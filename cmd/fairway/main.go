@@ -24,6 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/controller"
 	"github.com/fairway-net/fairway/internal/command/dns"
 	"github.com/fairway-net/fairway/internal/command/edge"
+	"github.com/fairway-net/fairway/internal/command/gateway"
 	"github.com/fairway-net/fairway/internal/command/inspect"
 	"github.com/fairway-net/fairway/internal/command/speaker"
 	"github.com/fairway-net/fairway/internal/text"
@@ -90,6 +91,7 @@ func newRoot(e command.Env) *cobra.Command {
 		controller.New(e),
 		dns.New(e),
 		edge.New(e),
+		gateway.New(e),
 		speaker.New(e),
 		inspect.NewDiff(e),
 		inspect.NewDump(e),

@@ -106,6 +106,8 @@ const (
 	PortDNSMetrics = 9153
 	// PortControllerMetrics is the port of MetalLB's controller.
 	PortControllerMetrics = 9120
+	// PortGatewayMetrics is the port of the gateway for /metrics, /healthz and /readyz, in its pod.
+	PortGatewayMetrics = 9121
 	// PortBGP is the port that IANA assigned to BGP.
 	PortBGP = 179
 	// PortReflector is for BGP sessions between nodes and a route reflector (TCP).

@@ -85,7 +85,7 @@ func (o *Objects) followServices() []kube.Input {
 	o.services = kube.Open(o.store, kube.Kind[*corev1.Service, serviceEntry]{
 		Name: "services", Object: &corev1.Service{}, Client: kube.From(client.CoreV1().Services(metav1.NamespaceAll)),
 		Trim: func(o *corev1.Service) *serviceEntry {
-			return &serviceEntry{route: convertService(o), endpoints: kube.ConvertService(o)}
+			return newServiceEntry(o)
 		},
 	})
 	slices := kube.SlicesKind(client)
@@ -105,6 +105,16 @@ func (o *Objects) followServices() []kube.Input {
 		}
 	})
 	return []kube.Input{o.services.Gates(o.Subscription), o.slices.Gates(o.Subscription)}
+}
+
+// newServiceEntry converts a Service. The proxy's reading leaves out the ports of a headless Service.
+func newServiceEntry(o *corev1.Service) *serviceEntry {
+	e := &serviceEntry{route: convertService(o), endpoints: kube.ConvertService(o)}
+	e.endpoints.Ports = nil
+	for _, p := range e.route.Ports {
+		e.endpoints.Ports = append(e.endpoints.Ports, service.Port{Name: p.Name, Proto: p.Proto, Port: p.Port})
+	}
+	return e
 }
 
 func (o *Objects) mark(ref gateway.Ref) {
@@ -182,13 +192,13 @@ func (o *Objects) object(ref gateway.Ref) gateway.Object {
 // wakes the consumer.
 func (o *Objects) Fetch(needs gateway.Needs) (settled bool) { return o.fetch.want(needs) }
 
-// Service returns a Service for the choice of endpoints, and its EndpointSlices.
-func (o *Objects) Service(name api.Name) (*service.Service, []*service.Slice) {
+// Backends returns the endpoints of each port of a Service, as a node with these facts chooses them.
+func (o *Objects) Backends(name api.Name, facts service.Facts) map[api.PortName][]service.Endpoint {
 	e, ok := o.services.Get(name)
 	if !ok {
-		return nil, nil
+		return nil
 	}
-	return e.endpoints, o.slices.Of(name)
+	return service.Backends(e.endpoints, o.slices.Of(name), facts)
 }
 
 // Run reads the Secrets and ConfigMaps until ctx ends, which is no error.
