@@ -10,6 +10,9 @@ const PolicyGroup = "fairway.net"
 
 func (m *Meta) meta() *Meta { return m }
 
+// UID returns the UID of an object.
+func UID(o Object) string { return o.meta().UID }
+
 // Each kind says its own name. L4Route has three kinds.
 
 func (o *Class) Ref() Ref            { return Ref{KindGatewayClass, o.Name} }

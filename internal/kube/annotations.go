@@ -23,6 +23,7 @@ const (
 	AnnotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
 	AnnotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" announces the node's number of endpoints to routers
 	AnnotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: the addresses that the node announces
+	AnnotationGateway   = "fairway.net/gateway"           // of a Gateway's Service: which version of the Gateway's wishes it has
 	kubeRouterBalance   = "kube-router.io/service.scheduler"
 	ciliumBalance       = "service.cilium.io/lb-algorithm"
 )
@@ -38,13 +39,13 @@ const ownPrefix = "fairway.net/"
 
 // ownAnnotations are the keys with ownPrefix that have an effect on a Service, in any part of Fairway. A test finds
 // missing keys.
-var ownAnnotations = []string{annotationBalance, AnnotationWeights, annotationClose, AnnotationEgress}
+var ownAnnotations = []string{annotationBalance, AnnotationWeights, annotationClose, AnnotationEgress, AnnotationGateway}
 
 // podAnnotations are the keys with ownPrefix that have an effect on a Pod.
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
 
 // otherAnnotations are the keys with ownPrefix that have an effect on other objects.
-var otherAnnotations = []string{AnnotationLink, annotationEndpointWeights, AnnotationAddresses}
+var otherAnnotations = []string{AnnotationLink, AnnotationEndpointWeights, AnnotationAddresses}
 
 // maxUnknown is the largest number of unknown keys that are reported for one object.
 const maxUnknown = 3

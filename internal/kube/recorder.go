@@ -59,11 +59,12 @@ type Recorder struct {
 type report struct {
 	name    api.Name // a node has no namespace
 	problem api.Problem
-	node    bool   // about a node, not a Service
-	policy  bool   // about a NetworkPolicy or, without namespace, a ClusterNetworkPolicy
-	pod     bool   // about a Pod
-	uid     string // of the policy, or of the Pod
-	normal  bool   // not a problem
+	node    bool                    // about a node, not a Service
+	policy  bool                    // about a NetworkPolicy or, without namespace, a ClusterNetworkPolicy
+	pod     bool                    // about a Pod
+	uid     string                  // of the policy, or of the Pod
+	normal  bool                    // not a problem
+	about   *corev1.ObjectReference // another kind of object
 }
 
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
@@ -129,6 +130,11 @@ func (r *Recorder) PolicyEvent(name api.Name, uid, reason, message string) {
 // PodEvent is Event for a problem of a Pod.
 func (r *Recorder) PodEvent(name api.Name, uid string, p api.Problem) {
 	r.push(report{name: name, uid: uid, problem: p, pod: true})
+}
+
+// ObjectEvent is Event for a problem of any kind of object.
+func (r *Recorder) ObjectEvent(about corev1.ObjectReference, p api.Problem) {
+	r.push(report{name: api.Name{Namespace: about.Namespace, Name: about.Name}, problem: p, about: &about})
 }
 
 // Inform is Event for good news.
@@ -253,7 +259,9 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 	// kubectl describe shows only events with the object's UID. For a node it also shows events with the node's name as
 	// UID, which the kubelet writes. An event without UID is still useful.
 	var uid types.UID
-	if rep.policy || rep.pod {
+	if rep.about != nil {
+		uid = rep.about.UID
+	} else if rep.policy || rep.pod {
 		uid = types.UID(rep.uid)
 	} else if rep.node {
 		uid = types.UID(rep.name.Name)
@@ -290,6 +298,9 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	}
 	if pod, ok := service.HostPodOf(rep.name); ok {
 		kind, action, rep.name = "Pod", "ProgramHostPorts", pod
+	}
+	if a := rep.about; a != nil {
+		version, kind, action = a.APIVersion, a.Kind, "ServeRoutes"
 	}
 	severity := corev1.EventTypeWarning
 	if rep.normal {

@@ -60,7 +60,7 @@ func NewWeigher(log *slog.Logger, s *Store, report func(api.Name, []api.Problem)
 func (w *Weigher) apply(ctx context.Context, name api.Name, want string, how metav1.ApplyOptions) error {
 	o := applydiscoveryv1.EndpointSlice(name.Name, name.Namespace)
 	if want != "" {
-		o.WithAnnotations(map[string]string{annotationEndpointWeights: want})
+		o.WithAnnotations(map[string]string{AnnotationEndpointWeights: want})
 	}
 	_, err := w.store.cfg.Client.DiscoveryV1().EndpointSlices(name.Namespace).Apply(ctx, o, how)
 	return err
@@ -122,6 +122,10 @@ func (w *Weigher) weigh(name api.Name) {
 	asks := ok && svc.Weighted
 	var bad []api.Problem
 	for _, slice := range w.store.slices.Of(name) {
+		if slice.Pods == (service.PodNames{}) && len(slice.Endpoints) > 0 {
+			w.writer.Forget(slice.Name) // the weights of a Gateway's backends, which another writer knows
+			continue
+		}
 		switch have := formatWeights(slice); {
 		case asks:
 			weighed, wrong := withWeights(slice, w.pods.Get, maxWeightProblems-len(bad))

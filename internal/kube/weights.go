@@ -20,9 +20,9 @@ const maxWeight = 256
 // maxWeightProblems is the largest number of invalid weights that are named for one Service.
 const maxWeightProblems = 3
 
-// annotationEndpointWeights is the annotation of an EndpointSlice that the controller writes for the agents of all
+// AnnotationEndpointWeights is the annotation of an EndpointSlice that the controller writes for the agents of all
 // nodes: "10.0.0.1=3 10.0.0.2=0", sorted by address. A missing address has no weight of its own.
-const annotationEndpointWeights = "fairway.net/endpoint-weights"
+const AnnotationEndpointWeights = "fairway.net/endpoint-weights"
 
 // maxEndpointWeights is the longest annotation, in bytes. The API server allows 1,000 endpoints in a slice, with
 // addresses of at most 39 characters.
@@ -80,13 +80,13 @@ func formatWeights(s *service.Slice) string {
 // readWeights sets the weights of a slice's endpoints from its annotation. Invalid parts are left out, and cause one
 // problem.
 func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
-	text := o.Annotations[annotationEndpointWeights]
+	text := o.Annotations[AnnotationEndpointWeights]
 	if text == "" {
 		return
 	}
 	var bad Problems
 	if len(text) > maxEndpointWeights {
-		bad.Add(reasonWeight, "EndpointSlice %s: annotation %s is longer than %d bytes; it is left out", o.Name, annotationEndpointWeights, maxEndpointWeights)
+		bad.Add(reasonWeight, "EndpointSlice %s: annotation %s is longer than %d bytes; it is left out", o.Name, AnnotationEndpointWeights, maxEndpointWeights)
 		s.Problems = append(s.Problems, bad...)
 		return
 	}
@@ -99,7 +99,7 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 		}
 		if err != nil {
 			if len(bad) == 0 {
-				bad.Add(reasonWeight, "EndpointSlice %s: annotation %s: %q is not ADDRESS=WEIGHT; it is left out", o.Name, annotationEndpointWeights, ReadAnnotation(one))
+				bad.Add(reasonWeight, "EndpointSlice %s: annotation %s: %q is not ADDRESS=WEIGHT; it is left out", o.Name, AnnotationEndpointWeights, ReadAnnotation(one))
 			}
 			continue
 		}

@@ -85,7 +85,7 @@ func weightsOfPods(t *testing.T, pods []corev1.Pod) func(api.Name) (*PodWeight, 
 // checkWeights checks that what the controller writes of a slice comes back.
 func checkWeights(t *testing.T, wire discoveryv1.EndpointSlice, s *service.Slice) {
 	t.Helper()
-	wire.Annotations = map[string]string{annotationEndpointWeights: formatWeights(s)}
+	wire.Annotations = map[string]string{AnnotationEndpointWeights: formatWeights(s)}
 	again := ConvertSlice(&wire)
 	if readWeights(&wire, again); formatWeights(again) != formatWeights(s) {
 		t.Errorf("weights %q come back as %q", formatWeights(s), formatWeights(again))
@@ -223,7 +223,7 @@ func (w *weigherTest) expect(t *testing.T, when, slice, want string) {
 		o, err := w.client.Tracker().Get(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), "default", slice)
 		text, has := "", false
 		if err == nil {
-			text, has = o.(*discoveryv1.EndpointSlice).Annotations[annotationEndpointWeights]
+			text, has = o.(*discoveryv1.EndpointSlice).Annotations[AnnotationEndpointWeights]
 		}
 		return err == nil && text == want && has == (want != "")
 	})

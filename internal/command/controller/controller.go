@@ -21,6 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
+	kubegateway "github.com/fairway-net/fairway/internal/kube/gateway"
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
@@ -34,6 +35,7 @@ type controllerOptions struct {
 	balancer            string
 	scope               command.LoadBalancerScope
 	policies            bool
+	gateways            bool
 	clusterCIDRs        []netip.Prefix
 	serviceLBRanges     []netip.Prefix
 }
@@ -61,8 +63,9 @@ EndpointSlices of the Services that ask for them (fairway.net/weights). With --l
 it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md), with
 servicelb those of the nodes, with edge those of pools that fairway edge has on a machine outside
 of the cluster. With --network-policy it writes the conditions of ClusterNetworkPolicies
-(docs/networkpolicy.md). Of several controllers one works at a time: that which holds the Lease
-fairway-controller.`,
+(docs/networkpolicy.md). With --gateway it makes the Services of Gateways and writes the statuses of
+Gateway API and Ingress (docs/gateway.md). Of several controllers one works at a time: that which
+holds the Lease fairway-controller.`,
 		Example: `  fairway controller --kubeconfig ~/.kube/config --load-balancer pools
   fairway controller --kubeconfig ~/.kube/config --network-policy`,
 		Args: cobra.NoArgs,
@@ -97,6 +100,7 @@ fairway-controller.`,
 	clusterCIDRs = command.AddClusterCIDR(f)
 	command.AddLoadBalancerScope(f, "load-balancer-namespace", &o.scope)
 	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
+	f.BoolVar(&o.gateways, "gateway", false, "Make the Services of Gateways, and write the statuses of Gateway API and Ingress (component gateway)")
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "The `address` of /metrics, /livez and /readyz; empty: none")
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
 	return c
@@ -144,6 +148,11 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 			if o.policies {
 				conditions := kubepolicy.NewStatuses(log, store)
 				g.Go(func() error { return conditions.Run(ctx) })
+			}
+			if o.gateways {
+				gateways := kubegateway.NewController(log, store, events, kubegateway.ControllerConfig{
+					Namespace: cmp.Or(o.namespace, "kube-system"), Class: o.scope.Class, NodePorts: o.balancer == balancerNone || o.balancer == balancerEdge})
+				g.Go(func() error { return gateways.Run(ctx) })
 			}
 			g.Go(func() error { return events.Run(ctx) })
 			g.Go(func() error { return store.Run(ctx) })

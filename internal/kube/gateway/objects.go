@@ -32,6 +32,7 @@ type Objects struct {
 	slices   *kube.Feed[service.Slice]
 	binds    *kube.Feed[binds]
 	fetch    *fetcher
+	needs    []kube.Input
 
 	// mu may be taken while the lock of a feed is held. No lock of a feed may be taken while mu is held.
 	mu        sync.Mutex
@@ -63,8 +64,15 @@ func Subscribe(s *kube.Store, consumer string, cfg Config) *Objects {
 		o.follow(gateway.KindIngressClass, kube.Open(s, ingressClassesKind(s))),
 		o.follow(gateway.KindNamespace, kube.Open(s, namespacesKind(s))),
 		o.followBinds(cfg.Namespace))
+	o.needs = all
 	o.Need(all, nil)
 	return o
+}
+
+// AlsoNeed makes the subscription wait for more kinds. It must be called before the store runs.
+func (o *Objects) AlsoNeed(more ...kube.Input) {
+	o.needs = append(o.needs, more...)
+	o.Need(o.needs, nil)
 }
 
 // follow marks the changed objects of a kind. A change of the status alone marks nothing.
