@@ -57,12 +57,17 @@ type attachments struct {
 	hosts   map[listenerKey]*hosts[*host] // as they are in the Table
 	stale   map[listenerKey]map[string]struct{}
 	ports   map[portKey]struct{} // stale ports
+
+	tls        map[string]map[Ref]*hostTLS // by host of Ingresses
+	staleTLS   map[string]struct{}
+	ingressTLS ingressTLS // as it is in the Table
 }
 
 func newAttachments() attachments {
 	return attachments{
 		byHost: map[hostKey]map[Ref]attachment{}, byRoute: map[listenerKey]map[Ref]struct{}{},
 		hosts: map[listenerKey]*hosts[*host]{}, stale: map[listenerKey]map[string]struct{}{}, ports: map[portKey]struct{}{},
+		tls: map[string]map[Ref]*hostTLS{}, staleTLS: map[string]struct{}{}, ingressTLS: ingressTLS{hosts: hosts[*hostTLS]{oneLabel: true}},
 	}
 }
 
@@ -123,6 +128,10 @@ func (c *Compiler) rebuild() {
 		}
 	}
 	clear(x.stale)
+	if len(x.staleTLS) > 0 {
+		x.rebuildTLS()
+		x.ports[portKey{c.settings.IngressHTTPS, api.TCP}] = struct{}{}
+	}
 	if len(x.ports) == 0 {
 		return
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
@@ -66,6 +67,10 @@ const (
 	ingressClasses  Kind = "the IngressClasses"
 	listenerSetsOf  Kind = "ListenerSets of a Gateway"
 	listenersOf     Kind = "listeners of "
+	canariesOf      Kind = "canaries of a host"
+	tlsIngressesOf  Kind = "Ingresses with TLS for a host"
+	// ingressPortsKind stands for the Ingresses' ports, which read the default certificate.
+	ingressPortsKind Kind = "the Ingresses' ports"
 )
 
 // listsOf returns the lists to which an object belongs.
@@ -83,6 +88,16 @@ func listsOf(o Object) (lists []Ref) {
 		}
 	case *IngressClass:
 		lists = append(lists, Ref{Kind: ingressClasses})
+	case *Ingress:
+		for _, r := range o.Rules {
+			host := lower(r.Host)
+			if on, _ := strconv.ParseBool(o.Annotations[nginxPrefix+"canary"]); on {
+				lists = append(lists, canaryList(o.Namespace, host))
+			}
+			if _, ok := o.secretFor(host); ok {
+				lists = append(lists, tlsList(o.Namespace, host))
+			}
+		}
 	case *ListenerSet:
 		lists = append(lists, Ref{listenerSetsOf, o.parent()})
 	}
