@@ -241,6 +241,9 @@ func TestLookupAgainstReference(t *testing.T) {
 				if got != want {
 					t.Fatalf("seed %d: %s %s%s %v %v: %s, want %s", seed, r.method, r.host, r.path, r.header, r.query, got, want)
 				}
+				if e := table.Explain(20000, r); d.Rule != nil && (e.Rule != d.Rule || e.Candidates[0].Rule != d.Rule) {
+					t.Fatalf("seed %d: Explain has another rule than Lookup", seed)
+				}
 				if !reflect.DeepEqual(d.Rule, fresh.Table().Lookup(20000, r).Rule) {
 					t.Fatalf("seed %d: a new Compiler has another rule", seed)
 				}

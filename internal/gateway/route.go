@@ -85,7 +85,7 @@ func (c *Compiler) reportRoute(unit *routeUnit) {
 		c.reports.drop(unit.ref)
 		return
 	}
-	c.reports.set(unit.ref, unit.report)
+	c.reports.set(unit.ref, c.limited(unit))
 }
 
 // keepRules replaces rules that mean the same as before by the former pointers, so an engine keeps their state.
