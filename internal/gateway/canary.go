@@ -36,22 +36,48 @@ func canaryList(namespace, host string) Ref {
 	return Ref{canariesOf, api.Name{Namespace: namespace, Name: host}}
 }
 
-// canaries applies the oldest canary for a path: it divides the rule of the entry by weight, and returns entries for the
-// header and the cookie.
-func (b *ingressBuild) canaries(host string, path IngressPath, main *entry) (all []*entry) {
-	for _, o := range list[*Ingress](b.c, b.unit.ref, canaryList(b.o.Namespace, host)) {
+// A canaryPath is a canary's backend for one path.
+type canaryPath struct {
+	canary
+	backend IngressBackend
+}
+
+// canariesOf returns the canaries of a host by path. The oldest canary of a path counts.
+func (b *ingressBuild) canariesOf(host string) map[string]canaryPath {
+	paths, done := b.tests[host]
+	if done {
+		return paths
+	}
+	paths = map[string]canaryPath{}
+	b.tests[host] = paths
+	all := list[*Ingress](b.c, b.unit.ref, canaryList(b.o.Namespace, host))
+	for _, o := range all[:min(len(all), maxCanaries)] {
 		if b.c.classOf(o) == nil {
 			continue
 		}
-		for _, r := range o.Rules {
+		c := readCanary(o.Annotations)
+		for _, r := range o.boundedRules() {
+			if lower(r.Host) != host {
+				continue
+			}
 			for _, p := range r.Paths {
-				if lower(r.Host) == host && p.Path == path.Path {
-					return b.applyCanary(readCanary(o.Annotations), p.Backend, main)
+				if _, taken := paths[p.Path]; !taken {
+					paths[p.Path] = canaryPath{c, p.Backend}
 				}
 			}
 		}
 	}
-	return nil
+	return paths
+}
+
+// canaries applies the canary for a path: it divides the rule of the entry by weight, and returns entries for the header and
+// the cookie.
+func (b *ingressBuild) canaries(host string, path IngressPath, main *entry) []*entry {
+	c, ok := b.canariesOf(host)[path.Path]
+	if !ok {
+		return nil
+	}
+	return b.applyCanary(c.canary, c.backend, main)
 }
 
 func (b *ingressBuild) applyCanary(c canary, backend IngressBackend, main *entry) (all []*entry) {

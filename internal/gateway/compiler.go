@@ -58,7 +58,7 @@ func NewCompiler(s Settings) *Compiler {
 	c := &Compiler{
 		settings:  s.withDefaults(),
 		objects:   map[Ref]Object{},
-		index:     index{},
+		index:     newIndex(),
 		reads:     newReads(),
 		secrets:   newSecretCache(),
 		stale:     map[Ref]struct{}{},

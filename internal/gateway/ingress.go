@@ -9,8 +9,14 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// maxIngressPaths is the number of paths of an Ingress; further paths are left out. The Gateway API has such limits itself.
-const maxIngressPaths = 1000
+// Limits of one Ingress; what is beyond is left out. The Gateway API has similar limits itself.
+const (
+	maxIngressPaths = 1000 // of paths, of rules, and of hosts in spec.tls
+	maxCanaries     = 10   // of one host
+)
+
+// boundedRules returns the rules that count.
+func (o *Ingress) boundedRules() []IngressRule { return o.Rules[:min(len(o.Rules), maxIngressPaths)] }
 
 // An ingressBuild is an Ingress while it is compiled.
 type ingressBuild struct {
@@ -19,7 +25,8 @@ type ingressBuild struct {
 	unit    *routeUnit
 	options options
 	byHost  map[string][]*entry
-	hosts   []string // of byHost, in the Ingress' order
+	hosts   []string                         // of byHost, in the Ingress' order
+	tests   map[string]map[string]canaryPath // canaries by host and path
 	rules   int
 }
 
@@ -47,13 +54,16 @@ func (c *Compiler) buildIngress(o *Ingress, unit *routeUnit) {
 		return
 	}
 	unit.ours, unit.report.Generation = true, o.Generation
-	b := &ingressBuild{c: c, o: o, unit: unit, byHost: map[string][]*entry{}}
+	b := &ingressBuild{c: c, o: o, unit: unit, byHost: map[string][]*entry{}, tests: map[string]map[string]canaryPath{}}
 	b.readOptions()
 	if b.options.canary {
 		b.checkCanary()
 		return
 	}
-	for _, rule := range o.Rules {
+	if len(o.Rules) > maxIngressPaths {
+		b.problem("TooManyPaths", "only the first %d rules count [split the Ingress]", maxIngressPaths)
+	}
+	for _, rule := range o.boundedRules() {
 		host := lower(rule.Host)
 		b.addHost(host)
 		for _, path := range rule.Paths {

@@ -106,8 +106,12 @@ func (b *ingressBuild) secretFor(host string) (secret string, ok bool) {
 
 // secretFor returns the name of the Secret for a host.
 func (o *Ingress) secretFor(host string) (secret string, ok bool) {
+	patterns := 0
 	for _, t := range o.TLS {
 		for _, pattern := range t.Hosts {
+			if patterns++; patterns > maxIngressPaths {
+				return "", false
+			}
 			if pattern = lower(pattern); pattern == host || oneLabel(pattern, host) {
 				return t.Secret, t.Secret != ""
 			}
@@ -130,7 +134,7 @@ func oneLabel(wildcard, host string) bool {
 
 // buildPassthrough leads TLS connections for the Ingress' hosts to their first backend, as they are.
 func (b *ingressBuild) buildPassthrough() {
-	for _, rule := range b.o.Rules {
+	for _, rule := range b.o.boundedRules() {
 		host := lower(rule.Host)
 		if host == "" || len(rule.Paths) == 0 {
 			b.problem("AnnotationInvalid", "ssl-passthrough needs a host with a path")
@@ -240,7 +244,7 @@ func (c *Compiler) ingressPort(p Port) *portTable {
 
 // checkCanary reports a canary whose host no other Ingress of the namespace has.
 func (b *ingressBuild) checkCanary() {
-	for _, r := range b.o.Rules {
+	for _, r := range b.o.boundedRules() {
 		if len(r.Paths) == 0 {
 			b.problem("AnnotationInvalid", "canary: host %q has no path", r.Host)
 		}

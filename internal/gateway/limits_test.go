@@ -58,3 +58,44 @@ func TestLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeIngress: an Ingress with more hosts than the limit costs no more than the limit.
+func TestLargeIngress(t *testing.T) {
+	o := &gateway.Ingress{Class: "fairway"}
+	o.Name = name("evil/large")
+	for i := range 20_000 {
+		host := fmt.Sprintf("host%d.com", i)
+		o.Rules = append(o.Rules, gateway.IngressRule{Host: host, Paths: []gateway.IngressPath{{Path: "/", Type: "Prefix", Backend: ingressBackend("a:80")}}})
+		o.TLS = append(o.TLS, gateway.IngressTLS{Hosts: []string{host}, Secret: "cert"})
+	}
+	x := parse(t, "ingressclass fairway\nservice evil/a 80\nsecret evil/cert\n")
+	c := compiled(append(x.objects, o))
+	for host, want := range map[string]string{"host0.com": "Ingress evil/large rule 0", "host999.com": "Ingress evil/large rule 999", "host1000.com": "404 no route"} {
+		if got := requestAnswer(t, x, c.Table(), "http GET http://"+host+"/"); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s, want %s", host, got, want)
+		}
+	}
+	if r := c.Reports()[o.Ref()]; len(r.Problems) == 0 || r.Problems[0].Reason != "TooManyPaths" {
+		t.Errorf("problems %v", r.Problems)
+	}
+}
+
+// TestTooManyListeners: the listeners of ListenerSets beyond the limit are refused, and do not take a port from others.
+func TestTooManyListeners(t *testing.T) {
+	var src strings.Builder
+	src.WriteString("class fairway\ngateway infra/gw\n\tlisten own 80 HTTP own.com\n\tsets from=All\n")
+	for i := range 40 {
+		fmt.Fprintf(&src, "listenerset evil/s%d parent=infra/gw created=%d\n", i, i)
+		for j := range 64 {
+			fmt.Fprintf(&src, "\tlisten l%d 80 HTTP h%d-%d.com\n", j, i, j)
+		}
+	}
+	c := compiled(parse(t, src.String()).objects)
+	got := reportAnswer(c)
+	if n := strings.Count(got, "Accepted=false/TooManyListeners"); n != 40*64+1-2048 {
+		t.Errorf("%d listeners are refused, want %d", n, 40*64+1-2048)
+	}
+	if !strings.Contains(got, "listener own [HTTPRoute GRPCRoute] attached=0: Accepted Programmed ResolvedRefs") {
+		t.Error("the Gateway's own listener is not served")
+	}
+}
