@@ -56,13 +56,20 @@ type attachments struct {
 	byRoute map[listenerKey]map[Ref]struct{}
 	hosts   map[listenerKey]*hosts[*host] // as they are in the Table
 	stale   map[listenerKey]map[string]struct{}
-	ports   map[portKey]struct{} // stale ports
+	ports   map[portKey]struct{}    // stale ports
+	over    map[hostKey]map[Ref]int // matches that exceed a limit
+
+	tls        map[string]map[Ref]*hostTLS // by host of Ingresses
+	staleTLS   map[string]struct{}
+	ingressTLS ingressTLS // as it is in the Table
 }
 
 func newAttachments() attachments {
 	return attachments{
 		byHost: map[hostKey]map[Ref]attachment{}, byRoute: map[listenerKey]map[Ref]struct{}{},
 		hosts: map[listenerKey]*hosts[*host]{}, stale: map[listenerKey]map[string]struct{}{}, ports: map[portKey]struct{}{},
+		over: map[hostKey]map[Ref]int{},
+		tls:  map[string]map[Ref]*hostTLS{}, staleTLS: map[string]struct{}{}, ingressTLS: ingressTLS{hosts: hosts[*hostTLS]{oneLabel: true}},
 	}
 }
 
@@ -116,13 +123,23 @@ func (x *attachments) stalePorts(before, after []Port) {
 func (c *Compiler) rebuild() {
 	x := &c.attached
 	for key, names := range x.stale {
-		x.hosts[key] = x.rebuildHosts(key, names)
+		var limits []Ref
+		x.hosts[key], limits = x.rebuildHosts(key, names)
+		for _, ref := range limits {
+			if unit := c.routes[ref]; unit != nil {
+				c.reportRoute(unit)
+			}
+		}
 		c.reports.recountOwner(key.owner, c)
 		for _, p := range c.portsOfListener(key) {
 			x.ports[p] = struct{}{}
 		}
 	}
 	clear(x.stale)
+	if len(x.staleTLS) > 0 {
+		x.rebuildTLS()
+		x.ports[portKey{c.settings.IngressHTTPS, api.TCP}] = struct{}{}
+	}
 	if len(x.ports) == 0 {
 		return
 	}
@@ -144,7 +161,8 @@ func (c *Compiler) rebuild() {
 }
 
 // rebuildHosts returns a listener's hosts, with the named ones built anew.
-func (x *attachments) rebuildHosts(key listenerKey, names map[string]struct{}) *hosts[*host] {
+// limits are the routes whose reports change, because their matches exceed a limit or no longer do.
+func (x *attachments) rebuildHosts(key listenerKey, names map[string]struct{}) (fresh *hosts[*host], limits []Ref) {
 	next := &hosts[*host]{oneLabel: key == listenerKey{}}
 	if before := x.hosts[key]; before != nil {
 		*next = *before
@@ -154,6 +172,7 @@ func (x *attachments) rebuildHosts(key listenerKey, names map[string]struct{}) *
 		routes := x.byHost[hostKey{key, name}]
 		if len(routes) == 0 {
 			next.unset(name)
+			limits = append(limits, x.setOver(hostKey{key, name}, nil)...)
 			continue
 		}
 		var entries []*entry
@@ -164,14 +183,15 @@ func (x *attachments) rebuildHosts(key listenerKey, names map[string]struct{}) *
 				best = s
 			}
 		}
-		h := newHost(entries)
+		h, over := newHost(entries)
 		h.stream = best
+		limits = append(limits, x.setOver(hostKey{key, name}, over)...)
 		next.set(name, h)
 	}
 	if len(next.exact) == 0 && len(next.wildcard) == 0 && !next.hasAll {
-		return nil
+		return nil, limits
 	}
-	return next
+	return next, limits
 }
 
 func (s *stream) before(o *stream) bool {

@@ -58,7 +58,7 @@ func NewCompiler(s Settings) *Compiler {
 	c := &Compiler{
 		settings:  s.withDefaults(),
 		objects:   map[Ref]Object{},
-		index:     index{},
+		index:     newIndex(),
 		reads:     newReads(),
 		secrets:   newSecretCache(),
 		stale:     map[Ref]struct{}{},
@@ -128,6 +128,7 @@ func (c *Compiler) read(reader Ref, kind Kind, name api.Name) Object {
 
 // compileOrder has the kinds in the order in which they are compiled: a kind reads only results of kinds before it.
 var compileOrder = [][]Kind{
+	{ingressPortsKind},
 	{KindGatewayClass},
 	{KindGateway},
 	{KindHTTPRoute, KindGRPCRoute, KindTLSRoute, KindTCPRoute, KindUDPRoute, KindIngress},
@@ -159,6 +160,8 @@ func (c *Compiler) compile(ref Ref) {
 	c.stalePoliciesOf(ref)
 	c.reads.forget(ref)
 	switch ref.Kind {
+	case ingressPortsKind:
+		c.attached.ports[portKey{c.settings.IngressHTTPS, api.TCP}] = struct{}{}
 	case KindGatewayClass:
 		c.compileClass(ref)
 	case KindGateway:

@@ -97,6 +97,14 @@ func answer(t *testing.T, x *text, c *gateway.Compiler, name, src string) string
 		return reportAnswer(c)
 	case name == "ports":
 		return portsAnswer(c.Table())
+	case name == "objects explained":
+		var out strings.Builder
+		for _, o := range x.objects {
+			if k := o.Ref().Kind; k == gateway.KindHTTPRoute || k == gateway.KindGateway || k == gateway.KindIngress {
+				fmt.Fprintln(&out, strings.Join(c.ExplainObject(o.Ref()), "\n\t"))
+			}
+		}
+		return out.String()
 	case name == "needs":
 		return fmt.Sprintf("%v\n", c.Needs())
 	case ask == nil:
@@ -326,4 +334,15 @@ func conditionText(all []gateway.Condition) string {
 	return out.String()
 }
 
-func explainAnswer(t *testing.T, x *text, table *gateway.Table, q string) string { return "" }
+func explainAnswer(t *testing.T, x *text, table *gateway.Table, q string) string {
+	port, rest, _ := strings.Cut(q, " ")
+	e := table.Explain(x.port(port), parseRequest(t, rest))
+	out := e.Why
+	for _, c := range e.Candidates {
+		out += fmt.Sprintf("\n\t%s %s rule %d [%s] %s", c.Rule.Route.Kind, c.Rule.Route.Name, c.Rule.Index, c.Host, c.Match)
+		if c.Lost != "" {
+			out += ": " + c.Lost
+		}
+	}
+	return out
+}

@@ -121,12 +121,12 @@ func (c *Compiler) buildGateway(g *Gateway, unit *gatewayUnit) {
 			d.bind = 0
 		}
 	}
-	findConflicts(unit.drafts, own)
 	for i, d := range unit.drafts {
 		if i >= maxListeners {
 			d.refuse(reasonTooManyListeners, "a Gateway has at most %d listeners", maxListeners)
 		}
 	}
+	findConflicts(unit.drafts[:min(len(unit.drafts), maxListeners)], own)
 	unit.report = gatewayReport(g, unit.drafts[:own], cs, refusal, text)
 	for _, set := range sets {
 		if _, refused := unit.sets[set.Ref()]; !refused {

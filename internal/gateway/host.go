@@ -83,9 +83,8 @@ type host struct {
 	stream   *stream
 }
 
-// newHost sorts entries into a host.
-func newHost(entries []*entry) *host {
-	entries = slices.Clone(entries)
+// newHost sorts entries into a host. over has the number of entries by route that exceed a limit and are left out.
+func newHost(entries []*entry) (_ *host, over map[Ref]int) {
 	slices.SortFunc(entries, func(a, b *entry) int { return a.rank.compare(&b.rank) })
 	h := &host{}
 	for _, e := range entries {
@@ -108,7 +107,7 @@ func newHost(entries []*entry) *host {
 		}
 	}
 	slices.SortFunc(h.lengths, func(a, b int) int { return b - a })
-	return h
+	return h, h.limit()
 }
 
 // find returns the entry with the best rank that a request meets; nil: none.

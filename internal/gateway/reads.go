@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
@@ -66,6 +67,10 @@ const (
 	ingressClasses  Kind = "the IngressClasses"
 	listenerSetsOf  Kind = "ListenerSets of a Gateway"
 	listenersOf     Kind = "listeners of "
+	canariesOf      Kind = "canaries of a host"
+	tlsIngressesOf  Kind = "Ingresses with TLS for a host"
+	// ingressPortsKind stands for the Ingresses' ports, which read the default certificate.
+	ingressPortsKind Kind = "the Ingresses' ports"
 )
 
 // listsOf returns the lists to which an object belongs.
@@ -83,6 +88,16 @@ func listsOf(o Object) (lists []Ref) {
 		}
 	case *IngressClass:
 		lists = append(lists, Ref{Kind: ingressClasses})
+	case *Ingress:
+		for _, r := range o.boundedRules() {
+			host := lower(r.Host)
+			if on, _ := strconv.ParseBool(o.Annotations[nginxPrefix+"canary"]); on {
+				lists = append(lists, canaryList(o.Namespace, host))
+			}
+			if _, ok := o.secretFor(host); ok {
+				lists = append(lists, tlsList(o.Namespace, host))
+			}
+		}
 	case *ListenerSet:
 		lists = append(lists, Ref{listenerSetsOf, o.parent()})
 	}
@@ -94,31 +109,43 @@ func policyList(kind string, name api.Name) Ref {
 	return Ref{routePoliciesOf, api.Name{Namespace: name.Namespace, Name: kind + "/" + name.Name}}
 }
 
-// index has the members of the lists.
-type index map[Ref]map[Ref]struct{}
+// index has the members of the lists, and each list in order once it was asked for.
+type index struct {
+	members map[Ref]map[Ref]struct{}
+	sorted  map[Ref]any // a slice of the list's type
+}
+
+func newIndex() index { return index{map[Ref]map[Ref]struct{}{}, map[Ref]any{}} }
 
 // replace updates the lists after an object changed.
 func (x index) replace(ref Ref, old, o Object) {
 	if old != nil {
 		for _, list := range listsOf(old) {
-			remove(x, list, ref)
+			remove(x.members, list, ref)
+			delete(x.sorted, list)
 		}
 	}
 	if o != nil {
 		for _, list := range listsOf(o) {
-			insert(x, list, ref)
+			insert(x.members, list, ref)
+			delete(x.sorted, list)
 		}
 	}
 }
 
-// list returns the objects of a list, the oldest first, and records that the reader depends on the list.
+// list returns the objects of a list, the oldest first, and records that the reader depends on the list. The caller must not
+// change the slice.
 func list[T Object](c *Compiler, reader, list Ref) (all []T) {
 	c.reads.add(reader, list)
-	for ref := range c.index[list] {
+	if sorted, ok := c.index.sorted[list].([]T); ok {
+		return sorted
+	}
+	for ref := range c.index.members[list] {
 		if o, ok := c.objects[ref].(T); ok {
 			all = append(all, o)
 		}
 	}
 	slices.SortFunc(all, func(a, b T) int { return older(a.meta(), b.meta()) })
+	c.index.sorted[list] = all
 	return all
 }

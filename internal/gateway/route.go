@@ -10,7 +10,9 @@ import (
 // A routeUnit is a compiled route or Ingress.
 type routeUnit struct {
 	ref      Ref
+	ours     bool // it is reported also if it has no parent: an Ingress of our class
 	attached []attachment
+	tls      []*hostTLS // of an Ingress
 	report   Report
 }
 
@@ -73,16 +75,17 @@ func (c *Compiler) compileRoute(ref Ref) {
 		c.routes[ref] = unit
 	}
 	c.attached.replace(old, unit)
+	c.attached.replaceTLS(old, unit)
 	c.reportRoute(unit)
 }
 
 // reportRoute publishes a route's report. A route without a parent of ours has none.
 func (c *Compiler) reportRoute(unit *routeUnit) {
-	if len(unit.report.Parents) == 0 && len(unit.report.Problems) == 0 {
+	if len(unit.report.Parents) == 0 && !unit.ours {
 		c.reports.drop(unit.ref)
 		return
 	}
-	c.reports.set(unit.ref, unit.report)
+	c.reports.set(unit.ref, c.limited(unit))
 }
 
 // keepRules replaces rules that mean the same as before by the former pointers, so an engine keeps their state.

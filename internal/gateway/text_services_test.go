@@ -114,6 +114,9 @@ func configMap(m gateway.Meta, w words) *gateway.ConfigMap {
 	if w.has("broken") {
 		c.Data["ca.crt"] = "not a certificate"
 	}
+	if w.has("plain") {
+		delete(c.Data, "ca.crt")
+	}
 	return c
 }
 

@@ -90,7 +90,7 @@ func (o *BackendTLSPolicy) targets(service, section string) bool {
 func (c *Compiler) stalePoliciesOf(route Ref) {
 	for read := range c.reads.of[route] {
 		if read.Kind == tlsPoliciesOf || read.Kind == routePoliciesOf {
-			for policy := range c.index[read] {
+			for policy := range c.index.members[read] {
 				c.reports.stalePolicies[policy] = struct{}{}
 			}
 		}
