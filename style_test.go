@@ -78,6 +78,7 @@ var pure = []string{
 var kubernetes = map[string]string{
 	"kube":                 "the edge to the API server",
 	"kube/loadbalancer":    "the edge to the API server, for addresses of load balancers",
+	"kube/gateway":         "the edge to the API server, for Gateway API and Ingress",
 	"kube/networkpolicy":   "the edge to the API server, for policies",
 	"kube/objects":         "the edge to the API server, for administrators' commands",
 	"operate/install":      "kustomize, and the API's types",

@@ -106,15 +106,7 @@ func TestController(t *testing.T) {
 	s := kube.New(kube.Config{Log: log, Client: client, Custom: objects, AllNodes: true})
 	c := NewController(log, s, kube.NewRecorder(log, client, "test"), ControllerConfig{Namespace: "kube-system"})
 	runAll(t, s, c)
-	want := map[string][]string{
-		"services/front-fairway":                             {`"ports":[{"name":"tcp-80","port":80,"protocol":"TCP"},{"name":"tcp-5432","port":5432,"protocol":"TCP"}]`, `"type":"LoadBalancer"`, `"gateway.networking.k8s.io/gateway-name":"front"`, `"uid":"uid-of-front"`},
-		"endpointslices/front-fairway-gateway-ipv4-0":        {`"addresses":["10.0.0.1"]`, `"port":20`, `"name":"tcp-80"`},
-		"endpointslices/front-fairway-tcp-5432-15432-ipv4-0": {`"addresses":["10.0.0.7"]`, `"port":15432`, `"name":"tcp-5432"`, `"nodeName":"node-1"`},
-		"gateways/front":                                     {`"AddressNotAssigned"`, `"attachedRoutes":1`},
-		"httproutes/r":                                       {`"controllerName":"fairway.net/gateway"`, `"type":"Accepted"`},
-		"tcproutes/r":                                        {`"type":"Accepted"`},
-		"gatewayclasses/fairway":                             {`"supportedFeatures":[`, `"type":"Accepted"`},
-	}
+	want := controllerWrites()
 	end := time.After(deadline)
 	for len(want) > 0 {
 		select {
@@ -135,5 +127,18 @@ func TestController(t *testing.T) {
 	}
 	if _, err := json.Marshal(o); err != nil {
 		t.Error(err)
+	}
+}
+
+// controllerWrites returns what each written object contains.
+func controllerWrites() map[string][]string {
+	return map[string][]string{
+		"services/front-fairway":                             {`"ports":[{"name":"tcp-80","port":80,"protocol":"TCP"},{"name":"tcp-5432","port":5432,"protocol":"TCP"}]`, `"type":"LoadBalancer"`, `"gateway.networking.k8s.io/gateway-name":"front"`, `"uid":"uid-of-front"`},
+		"endpointslices/front-fairway-gateway-ipv4-0":        {`"addresses":["10.0.0.1"]`, `"port":20`, `"name":"tcp-80"`},
+		"endpointslices/front-fairway-tcp-5432-15432-ipv4-0": {`"addresses":["10.0.0.7"]`, `"port":15432`, `"name":"tcp-5432"`, `"nodeName":"node-1"`},
+		"gateways/front":                                     {`"AddressNotAssigned"`, `"attachedRoutes":1`},
+		"httproutes/r":                                       {`"controllerName":"fairway.net/gateway"`, `"type":"Accepted"`},
+		"tcproutes/r":                                        {`"type":"Accepted"`},
+		"gatewayclasses/fairway":                             {`"supportedFeatures":[`, `"type":"Accepted"`},
 	}
 }
