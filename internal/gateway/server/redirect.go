@@ -160,8 +160,8 @@ func (x *exchange) expand(s string) string {
 			continue
 		}
 		if c := s[i+1]; c >= '1' && c <= '9' {
-			if n := int(c - '0'); n <= len(x.decision.Captures) {
-				b.WriteString(x.decision.Captures[n-1])
+			if n := int(c - '0'); n < len(x.decision.Captures) { // 0 is the whole path
+				b.WriteString(x.decision.Captures[n])
 			}
 			i += 2
 			continue
