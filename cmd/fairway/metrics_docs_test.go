@@ -21,6 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/conntrack/share"
+	"github.com/fairway-net/fairway/internal/gateway/server"
 	"github.com/fairway-net/fairway/internal/ipc/liveness"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
@@ -58,13 +59,20 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/flow/conntrack/share", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
+var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/flow/conntrack/share", "internal/gateway/server", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
 	"agent":      agentCollectors,
 	"controller": func(*testing.T) []prometheus.Collector { return []prometheus.Collector{new(loadbalancer.Addresses)} },
 	"edge":       func(*testing.T) []prometheus.Collector { return []prometheus.Collector{edge.NewMetrics()} },
+	"gateway": func(t *testing.T) []prometheus.Collector {
+		s, err := server.New(server.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []prometheus.Collector{s}
+	},
 	"speaker": func(*testing.T) []prometheus.Collector {
 		r := &recorder{Registry: prometheus.NewRegistry()}
 		layer2.NewMetrics(r, "node")
