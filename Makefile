@@ -19,9 +19,9 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: help help-test build deps chart image images lab demo test test-user lint bench fuzz clean
+.PHONY: help help-test build deps chart image release images lab demo test test-user lint bench fuzz clean
 
-# make help lists these twelve. The heavy ones are in test/Makefile: make help-test.
+# make help lists most of these. The heavy ones are in test/Makefile: make help-test.
 help:
 	@grep -hE '^## ' Makefile | sed 's/^## /  make /'
 help-test:
@@ -36,9 +36,22 @@ deps:
 build:
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-## image: bin/fairway-image.tar, loadable by containerd, docker and podman
+# Debian's packages with the files of the image that are not ours.
+IMAGE_PACKAGES := nftables iptables ca-certificates netbase base-files
+
+## image: bin/fairway-image.tar, loadable by containerd, docker and podman; ARCH=arm64: bin/fairway-image-arm64.tar
+ifeq ($(ARCH),)
 image: build
 	go run ./hack/mkimage -o bin/fairway-image.tar -version $(VERSION)
+else
+image: bin/debian-$(ARCH)
+	GOARCH=$(ARCH) go build -ldflags '$(LDFLAGS)' -o bin/$(ARCH)/ ./cmd/...
+	go run ./hack/mkimage -binary bin/$(ARCH)/fairway -root $< -o bin/fairway-image-$(ARCH).tar -version $(VERSION)
+endif
+
+# The files of an architecture, from Debian's packages of today. Remove it, and the next image has newer ones.
+bin/debian-%: hack/debian-root
+	@hack/stage "unpacking Debian's packages for $*" hack/debian-root $* $@ $(IMAGE_PACKAGES) && touch $@
 
 ## chart: the Helm chart bin/fairway-VERSION.tgz, and its files in bin/chart
 chart:

@@ -3,27 +3,28 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/image"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-func TestMain(m *testing.M) {
-	licenceFile = "../../LICENSE"
-	testnet.Main(m)
-}
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 const name = "ghcr.io/fairway-net/fairway"
+
+// with are the options for an archive.
+func with(out, binary, name, version string) options {
+	return options{out: out, binary: binary, name: name, version: version, licence: "../../LICENSE"}
+}
 
 // programs writes two Go programs to pack, this test itself, and returns the path of the first.
 func programs(t *testing.T, perm os.FileMode) string {
@@ -43,17 +44,17 @@ func programs(t *testing.T, perm os.FileMode) string {
 
 func TestRun(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
-	err := run(out, filepath.Join(t.TempDir(), "fairway"), name, "test")
+	err := run(with(out, filepath.Join(t.TempDir(), "fairway"), name, "test"))
 	if err == nil || !strings.Contains(err.Error(), "make build") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("without a binary: error %v, want one line with advice", err)
 	}
-	if err := run(out, programs(t, 0o755), "fairway", "test"); err == nil || !strings.Contains(err.Error(), "not complete") {
+	if err := run(with(out, programs(t, 0o755), "fairway", "test")); err == nil || !strings.Contains(err.Error(), "not complete") {
 		t.Errorf("with half a name: error %v, want advice", err)
 	}
 	if _, err := os.Stat(out); !os.IsNotExist(err) {
 		t.Errorf("an archive was left behind by failures: %v", err)
 	}
-	if err := run(out, programs(t, 0o755), name, "test"); err != nil {
+	if err := run(with(out, programs(t, 0o755), name, "test")); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -73,7 +74,7 @@ func TestSameBytes(t *testing.T) {
 	var archives, components [2][]byte
 	for i, perm := range []os.FileMode{0o755, 0o700} {
 		out := filepath.Join(t.TempDir(), "image.tar")
-		if err := run(out, programs(t, perm), name, "v1"); err != nil {
+		if err := run(with(out, programs(t, perm), name, "v1")); err != nil {
 			t.Fatal(err)
 		}
 		var err error
@@ -90,52 +91,6 @@ func TestSameBytes(t *testing.T) {
 	tag := regexp.MustCompile(`newTag: (v1-[0-9a-f]{12}) # the image with the digest sha256:([0-9a-f]{64})`).FindSubmatch(components[0])
 	if tag == nil || !bytes.HasPrefix(tag[2], tag[1][3:]) || !bytes.Contains(archives[0], []byte(name+":"+string(tag[1]))) {
 		t.Errorf("the tag is not the digest, or not the archive's:\n%s", components[0])
-	}
-}
-
-// TestProvenance: each Debian package of the image is in the SBOM, in dpkg's status and in the
-// notice, with a licence that is known, and each module is in the SBOM.
-func TestProvenance(t *testing.T) {
-	all := []module{{"stdlib", "1.26.8"}, {"example.org/m", "v1.2.3+incompatible"}}
-	c, err := product(programs(t, 0o755), "v1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := sbom("v1", c.packages, all, "debian-12")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d spdx
-	if err := json.Unmarshal(text, &d); err != nil || len(d.Packages) != 1+len(c.packages)+len(all) || len(d.Relationships) != len(d.Packages) {
-		t.Fatalf("%d packages, %d relationships, %v", len(d.Packages), len(d.Relationships), err)
-	}
-	ids := map[string]bool{}
-	for _, p := range d.Packages {
-		if ids[p.ID] || !regexp.MustCompile(`^SPDXRef-[A-Za-z0-9.-]+$`).MatchString(p.ID) {
-			t.Errorf("the name %q is used twice, or not allowed", p.ID)
-		}
-		ids[p.ID] = true
-	}
-	said, status := notice(c.packages), ""
-	for _, p := range c.packages {
-		status += p.Name + " "
-		if strings.HasPrefix(licence(p.Name), "LicenseRef") {
-			t.Errorf("the licence of %s is not known: write it into notice.go", p.Name)
-		}
-		if !strings.Contains(said, p.Name+" "+p.Version+"\n  "+licence(p.Name)) || !strings.Contains(string(text), "pkg:deb/debian/"+p.Name+"@") {
-			t.Errorf("the notice or the SBOM lacks %s", p.Name)
-		}
-	}
-	for _, want := range []string{"nftables", "libc6", "iptables", "libxtables12"} {
-		if !slices.Contains(strings.Fields(status), want) {
-			t.Errorf("no package %s in %s", want, status)
-		}
-	}
-	if !strings.Contains(string(text), "pkg:golang/example.org/m@v1.2.3%2Bincompatible") {
-		t.Error("the SBOM lacks a module")
-	}
-	if e := expression(c.packages); !strings.HasPrefix(e, "Apache-2.0 AND ") || !strings.Contains(e, "GPL-2.0-only") || !strings.Contains(e, " AND LGPL-2.1-or-later") {
-		t.Errorf("the licence of the image is %s", e)
 	}
 }
 
@@ -192,19 +147,18 @@ COMMIT
 // rule needs them, which no list of libraries shows.
 func TestProgramsRun(t *testing.T) {
 	testnet.NeedRoot(t, "runs a program in another root directory")
-	found, _, err := find()
-	if err != nil {
-		t.Fatal(err)
-	}
 	out, root := filepath.Join(t.TempDir(), "image.tar"), t.TempDir()
-	if err := run(out, programs(t, 0o755), name, "test"); err != nil {
+	if err := run(with(out, programs(t, 0o755), name, "test")); err != nil {
 		t.Fatal(err)
 	}
 	unpack(t, out, root)
 	for _, family := range []struct{ program, to string }{{"iptables", "10.0.0.1:80"}, {"ip6tables", "[fd00::1]:80"}} {
 		for _, variant := range []string{"nft", "legacy"} {
 			program := family.program + "-" + variant + "-restore"
-			path := found[slices.IndexFunc(found, func(p string) bool { return filepath.Base(p) == program })]
+			path, err := image.Find(program)
+			if err != nil {
+				t.Fatal(err)
+			}
 			cmd := exec.Command(path)
 			cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 			cmd.Stdin = strings.NewReader(strings.Replace(rules, "ADDRESS", family.to, 1))

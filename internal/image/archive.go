@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -30,6 +29,11 @@ type dockerManifest struct {
 
 // WriteFile writes an archive. A reader never sees half of it.
 func WriteFile(file string, images ...Image) error {
+	return whole(file, func(w io.Writer) error { return Write(w, images...) })
+}
+
+// whole makes a file of what write writes, or no file.
+func whole(file string, write func(io.Writer) error) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("write image: %w", err)
 	}
@@ -39,7 +43,7 @@ func WriteFile(file string, images ...Image) error {
 	}
 	defer os.Remove(tmp.Name()) // after the rename there is no such file
 	buf := bufio.NewWriterSize(tmp, 1<<20)
-	if err := errors.Join(Write(buf, images...), buf.Flush(), tmp.Chmod(0o644), tmp.Close()); err != nil {
+	if err := errors.Join(write(buf), buf.Flush(), tmp.Chmod(0o644), tmp.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp.Name(), file); err != nil {
@@ -68,7 +72,7 @@ func Write(w io.Writer, images ...Image) error {
 		a.blob(p.manifest)
 		for _, n := range img.Names {
 			d := descriptor(types.OCIManifestSchema1, p.manifest, hash(p.manifest))
-			d.Platform = &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+			d.Platform = img.platform()
 			d.Annotations = map[string]string{AnnotationName: n}
 			index.Manifests = append(index.Manifests, d)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,23 +129,43 @@ func TestContainerdImport(t *testing.T) {
 	socket := startContainerd(t)
 	file := filepath.Join(t.TempDir(), "images.tar")
 	must(t, WriteFile(file, twoImages(t)...))
-	ctr := func(args ...string) string {
-		out, err := exec.Command("ctr", append([]string{"-a", socket, "-n", "k8s.io"}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("ctr %v: %v: %s", args, err, out)
-		}
-		return string(out)
-	}
-	ctr("images", "import", file)
+	ctr(t, socket, "images", "import", file)
 	want := "docker.io/library/one:latest\nghcr.io/x/y/one:v1.2\nlocalhost:5000/two:3\n"
-	if got := ctr("images", "list", "-q"); got != want {
+	if got := ctr(t, socket, "images", "list", "-q"); got != want {
 		t.Errorf("containerd has\n%swant\n%s", got, want)
 	}
+	readHello(t, socket, "ghcr.io/x/y/one:v1.2", "hello\n")
+}
+
+// TestContainerdImportsIndex: containerd takes the image of its own architecture from an index, compressed or not.
+func TestContainerdImportsIndex(t *testing.T) {
+	testnet.NeedRoot(t, "starts containerd or changes its root directory")
+	socket := startContainerd(t)
+	file := filepath.Join(t.TempDir(), "index.tar")
+	_, err := WriteIndexFile(file, twoArchitectures(t))
+	must(t, err)
+	ctr(t, socket, "images", "import", file)
+	readHello(t, socket, "ghcr.io/x/y/one:v1", runtime.GOARCH)
+}
+
+// ctr runs containerd's client.
+func ctr(t *testing.T, socket string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("ctr", append([]string{"-a", socket, "-n", "k8s.io"}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ctr %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// readHello compares the file of a mounted image.
+func readHello(t *testing.T, socket, name, want string) {
+	t.Helper()
 	mount := t.TempDir()
-	ctr("images", "mount", "ghcr.io/x/y/one:v1.2", mount)
+	ctr(t, socket, "images", "mount", name, mount)
 	t.Cleanup(func() { syscall.Unmount(mount, syscall.MNT_DETACH) })
-	if got, err := os.ReadFile(mount + "/etc/hello"); string(got) != "hello\n" {
-		t.Errorf("the image's file holds %q (%v)", got, err)
+	if got, err := os.ReadFile(mount + "/etc/hello"); string(got) != want {
+		t.Errorf("the image's file holds %q (%v), want %q", got, err, want)
 	}
 }
 

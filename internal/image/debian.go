@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A Package is a Debian package of this machine with files in a tree.
+// A Package is a Debian package with files in a tree.
 type Package struct {
 	Name, Version, Architecture string
 	Source, SourceVersion       string // the source package
@@ -28,13 +28,13 @@ func (t *Tree) Packages(more ...string) (packages []Package, unowned []string, e
 	}
 	var files, ask []string
 	for _, name := range t.Files() {
-		if at := "/" + name; t.entries[name].host == at {
+		if at := "/" + name; t.entries[name].host == t.rooted(at) {
 			files = append(files, at)
 			// dpkg knows files by the path in their package, which is often older than the merge of /usr.
 			ask = append(ask, at, strings.TrimPrefix(at, "/usr"))
 		}
 	}
-	owners, err := owners(ask)
+	owners, err := t.owners(ask)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -52,7 +52,7 @@ func (t *Tree) Packages(more ...string) (packages []Package, unowned []string, e
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		p, err := describe(name)
+		p, err := t.describe(name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -71,13 +71,18 @@ func output(name string, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, name, args...).Output()
 }
 
+// dpkg asks the root's list of packages.
+func (t *Tree) dpkg(args ...string) ([]byte, error) {
+	return output("dpkg-query", append([]string{"--admindir=" + t.rooted("/var/lib/dpkg")}, args...)...)
+}
+
 // owners returns the package of each file, from dpkg. The name of a package with several architectures has one of them, as
 // libc6:amd64.
-func owners(files []string) (map[string]string, error) {
+func (t *Tree) owners(files []string) (map[string]string, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
-	out, err := output("dpkg-query", append([]string{"--search", "--"}, files...)...)
+	out, err := t.dpkg(append([]string{"--search", "--"}, files...)...)
 	var exit *exec.ExitError
 	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) { // 1: some files have no owner
 		return nil, fmt.Errorf("find the packages of files: dpkg-query: %w", err)
@@ -99,13 +104,13 @@ func owners(files []string) (map[string]string, error) {
 const fields = "${Package}\n${Version}\n${Architecture}\n${source:Package}\n${source:Version}\n"
 
 // describe returns dpkg's description of a package.
-func describe(name string) (Package, error) {
-	out, err := output("dpkg-query", "--show", "--showformat="+fields, name)
+func (t *Tree) describe(name string) (Package, error) {
+	out, err := t.dpkg("--show", "--showformat="+fields, name)
 	f := strings.Split(string(out), "\n")
 	if err != nil || len(f) != 6 {
 		return Package{}, fmt.Errorf("describe package %s: dpkg-query: %w: %q", name, err, out)
 	}
-	status, err := output("dpkg-query", "--status", name)
+	status, err := t.dpkg("--status", name)
 	if err != nil {
 		return Package{}, fmt.Errorf("describe package %s: dpkg-query: %w", name, err)
 	}
@@ -121,18 +126,20 @@ func (t *Tree) PackageStatus(packages []Package) {
 	var status strings.Builder
 	for _, p := range packages {
 		status.WriteString(p.Status + "\n")
-		t.ifThere(path.Join("/usr/share/doc", p.Name, "copyright"))
+		t.IfThere(path.Join("/usr/share/doc", p.Name, "copyright"))
 	}
 	t.File("/var/lib/dpkg/status", 0o644, status.String())
 	for _, l := range []string{"Apache-2.0", "GPL-2", "GPL-3", "LGPL-2", "LGPL-2.1", "LGPL-3", "MPL-2.0"} {
-		t.ifThere("/usr/share/common-licenses/" + l)
+		t.IfThere("/usr/share/common-licenses/" + l)
 	}
-	t.ifThere("/etc/os-release") // the distribution of the packages
+	t.IfThere("/etc/os-release") // the distribution of the packages
 }
 
-// ifThere is Same for a file that a machine may lack.
-func (t *Tree) ifThere(file string) {
-	if _, err := os.Stat(file); err == nil {
+// IfThere is Same for a file that a machine may lack. It returns whether the file is there.
+func (t *Tree) IfThere(file string) bool {
+	_, err := os.Lstat(t.rooted(file))
+	if err == nil {
 		t.Same(file)
 	}
+	return err == nil
 }

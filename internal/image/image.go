@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +20,14 @@ type Image struct {
 	Names []string
 	// Layers from the bottom to the top; at least one.
 	Layers []*Layer
+	// Architecture is Go's name of the programs' architecture. "" is this machine's.
+	Architecture string
 	// Config is the configuration of containers: entrypoint, command, environment, user, ports. The zero value runs nothing.
 	Config v1.Config
+}
+
+func (img Image) platform() *v1.Platform {
+	return &v1.Platform{OS: "linux", Architecture: cmp.Or(img.Architecture, runtime.GOARCH)}
 }
 
 // fullName matches registry/path:tag. The registry must have a dot or a port, or a loader would take its name for the first
@@ -42,7 +49,7 @@ type packed struct {
 	config, manifest []byte
 }
 
-// pack makes the configuration and the manifest. The architecture is this machine's, because the programs are.
+// pack makes the configuration and the manifest.
 func (img Image) pack() (packed, error) {
 	if len(img.Names) == 0 || len(img.Layers) == 0 {
 		return packed{}, errors.New("an image needs a name and a layer")
@@ -53,14 +60,14 @@ func (img Image) pack() (packed, error) {
 		}
 	}
 	config := v1.ConfigFile{
-		OS: "linux", Architecture: runtime.GOARCH, Config: img.Config,
+		OS: "linux", Architecture: img.platform().Architecture, Config: img.Config,
 		Created: v1.Time{Time: time.Unix(0, 0).UTC()},
 		RootFS:  v1.RootFS{Type: "layers"},
 	}
 	manifest := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}
 	for _, l := range img.Layers {
-		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.digest)
-		manifest.Layers = append(manifest.Layers, descriptor(types.OCIUncompressedLayer, l.data, l.digest))
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.diffID)
+		manifest.Layers = append(manifest.Layers, descriptor(l.kind, l.data, l.digest))
 	}
 	rawConfig, err := json.Marshal(config)
 	if err != nil {

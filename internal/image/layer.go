@@ -3,21 +3,26 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"fmt"
 	"io/fs"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // A Layer is a packed tree. Any number of images may share it, in one archive or in several. The same files give the same
 // bytes and the same digest, so a node stores the layer once.
 //
 // A layer is not compressed. A node on the same machine reads it from a local disk, where decompression costs more than
-// reading. A registry's client compresses the layer when it pushes.
+// reading. A registry's client compresses such a layer when it pushes, which changes the digests of layer and image. An
+// image for a registry has layers made by Compress, and keeps its digest.
 type Layer struct {
-	digest v1.Hash
 	data   []byte
+	digest v1.Hash // of data
+	diffID v1.Hash // of the data without compression
+	kind   types.MediaType
 }
 
 // Layer packs the tree, or returns the first error met while the tree was put together.
@@ -35,7 +40,24 @@ func (t *Tree) Layer() (*Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("layer: %w", err)
 	}
-	return &Layer{digest: hash(buf.Bytes()), data: buf.Bytes()}, nil
+	digest := hash(buf.Bytes())
+	return &Layer{data: buf.Bytes(), digest: digest, diffID: digest, kind: types.OCIUncompressedLayer}, nil
+}
+
+// Compress returns an uncompressed layer's compressed form. The same release of Go gives the same bytes.
+func (l *Layer) Compress() (*Layer, error) {
+	var buf bytes.Buffer
+	w, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
+	if err != nil {
+		return nil, fmt.Errorf("compress layer: %w", err)
+	}
+	if _, err := w.Write(l.data); err != nil {
+		return nil, fmt.Errorf("compress layer: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("compress layer: %w", err)
+	}
+	return &Layer{data: buf.Bytes(), digest: hash(buf.Bytes()), diffID: l.diffID, kind: types.OCILayer}, nil
 }
 
 // Size returns the number of bytes of the layer in an archive. A node's disk needs about the same.

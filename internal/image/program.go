@@ -17,7 +17,7 @@ func (t *Tree) Program(host string) {
 	if t.err != nil {
 		return
 	}
-	interp, err := interpreter(final)
+	interp, err := interpreter(t.rooted(final))
 	if err == nil && interp != "" {
 		err = t.libraries(final, interp)
 	}
@@ -33,7 +33,7 @@ func (t *Tree) Plugin(host, program string) {
 	if t.err != nil {
 		return
 	}
-	interp, err := interpreter(program)
+	interp, err := interpreter(t.rooted(program))
 	switch {
 	case err == nil && interp == "":
 		err = fmt.Errorf("%s is static and loads nothing", program)
@@ -50,8 +50,15 @@ func Find(program string) (string, error) {
 	if at, err := exec.LookPath(program); err == nil {
 		return at, nil
 	}
+	var this Tree
+	return this.Find(program)
+}
+
+// Find returns the path of a program in the root's directories of programs.
+func (t *Tree) Find(program string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
-		if at, err := exec.LookPath(path.Join(dir, program)); err == nil {
+		at := path.Join(dir, program)
+		if _, err := exec.LookPath(t.rooted(at)); err == nil {
 			return at, nil
 		}
 	}
@@ -60,11 +67,14 @@ func Find(program string) (string, error) {
 
 // libraries adds an interpreter and all libraries that it loads for a program or library.
 //
-// libraries runs the program's own dynamic linker (PT_INTERP), as ldd does: --list runs no code of the program. Reading
+// On this machine libraries runs the program's own dynamic linker (PT_INTERP), as ldd does: --list runs no code of the program. Reading
 // DT_NEEDED instead would repeat the linker's search (RPATH, RUNPATH, $ORIGIN, the cache, the capability directories), and
 // might differ from it. The same linker is in the image, so it finds the same files.
 func (t *Tree) libraries(host, interp string) error {
 	t.Same(interp)
+	if t.Root != "" {
+		return t.needed(host)
+	}
 	out, err := output(interp, "--list", host)
 	if err != nil {
 		var exit *exec.ExitError

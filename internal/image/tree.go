@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +19,10 @@ const maxLinks = 40
 // Its methods do not return errors, so a caller can write a tree as a plain list of calls. Layer returns the first error.
 // After an error the methods do nothing.
 type Tree struct {
+	// Root is the directory with the files that Same, Program, Plugin, Find and Packages look for. "" is this machine's /.
+	// The files of another root may be of another architecture, because no program of them runs.
+	Root string
+
 	entries map[string]entry // by clean path without the leading slash
 	err     error
 }
@@ -64,6 +69,9 @@ func (t *Tree) Link(name, target string) {
 	t.add(name, entry{mode: fs.ModeSymlink | fs.ModePerm, target: target})
 }
 
+// rooted returns the path on this machine of a path in the tree's root.
+func (t *Tree) rooted(name string) string { return path.Join(cmp.Or(t.Root, "/"), name) }
+
 // Same adds the host's file at its path on the host. Symbolic links on the way stay links: /bin/nc becomes bin -> usr/bin,
 // usr/bin/nc -> /etc/alternatives/nc, and so on to the program. Same returns the path of the file behind all links, or ""
 // after an error.
@@ -85,7 +93,7 @@ func (t *Tree) same(host string) (string, error) {
 	for links := 0; len(rest) > 0; {
 		here := path.Join(done, rest[0])
 		rest = rest[1:]
-		info, err := os.Lstat(here)
+		info, err := os.Lstat(t.rooted(here))
 		if err != nil {
 			return "", err
 		}
@@ -96,7 +104,7 @@ func (t *Tree) same(host string) (string, error) {
 		if links++; links > maxLinks {
 			return "", errors.New("too many symbolic links")
 		}
-		target, err := os.Readlink(here)
+		target, err := os.Readlink(t.rooted(here))
 		if err != nil {
 			return "", err
 		}
@@ -107,7 +115,7 @@ func (t *Tree) same(host string) (string, error) {
 		rest = append(strings.Split(strings.TrimPrefix(path.Clean(target), "/"), "/"), rest...)
 		done = "/"
 	}
-	t.Copy(done, done)
+	t.Copy(done, t.rooted(done))
 	return done, t.err
 }
 

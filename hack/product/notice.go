@@ -1,4 +1,4 @@
-package main
+package product
 
 import (
 	"context"
@@ -85,8 +85,8 @@ sources, exactly those that they were built from, are at the addresses below.
 	return b.String()
 }
 
-// moduleLicences adds the licence files of Go modules from the module cache.
-func moduleLicences(t *image.Tree, all []module) error {
+// moduleLicences adds the licence files of Go modules from the module cache below a directory.
+func moduleLicences(t *image.Tree, below string, all []module) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOROOT").Output()
@@ -110,7 +110,7 @@ func moduleLicences(t *image.Tree, all []module) error {
 				if err != nil {
 					return fmt.Errorf("read the licence of %s: %w", m.Path, err)
 				}
-				t.File("/usr/share/doc/fairway/"+m.Path+"/"+filepath.Base(f), 0o644, string(text))
+				t.File(below+"/"+m.Path+"/"+filepath.Base(f), 0o644, string(text))
 				found++
 			}
 		}
