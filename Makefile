@@ -58,6 +58,15 @@ chart:
 	@rm -rf bin/chart && mkdir -p bin
 	go run ./hack/mkchart -version $(VERSION) -dir bin/chart
 
+## release: bin/release, what is published: programs, image and SBOMs for two architectures, chart, checksums, notes
+ARCHITECTURES := amd64 arm64
+release:
+	@rm -rf bin/release bin/release.tmp
+	@for arch in $(ARCHITECTURES); do \
+	  hack/stage "unpacking Debian's packages for $$arch" hack/debian-root $$arch bin/release.tmp/debian-$$arch $(IMAGE_PACKAGES) && \
+	  hack/stage "building for $$arch" env GOARCH=$$arch go build -ldflags '$(LDFLAGS)' -o bin/release.tmp/$$arch/ ./cmd/... || exit 1; done
+	@go run ./hack/mkrelease -version $(VERSION) $(ARCHITECTURES) && rm -rf bin/release.tmp
+
 # The lab's built-in images, bin/images/*.tar.
 images:
 	cd lab && go run ./images/cmd/mkimages -o ../bin/images

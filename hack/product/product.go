@@ -153,7 +153,7 @@ func (c *Contents) provenance(modules []module, more []string) (err error) {
 	if err := moduleLicences(&c.tree, "/usr/share/doc/fairway", modules); err != nil {
 		return err
 	}
-	if c.SBOM, err = sbom("fairway", c.version, c.packages, modules, distribution(c.tree.Root)); err != nil {
+	if c.SBOM, err = sbom("fairway-"+c.version, c.version, c.packages, modules, distribution(c.tree.Root)); err != nil {
 		return err
 	}
 	c.tree.File("/usr/share/sbom/fairway.spdx.json", 0o644, string(c.SBOM))
@@ -191,4 +191,27 @@ func distribution(root string) string {
 		value[key] = strings.Trim(v, `"`)
 	}
 	return value["ID"] + "-" + value["VERSION_ID"]
+}
+
+// Tarball packs the programs without Debian's files, for a machine without Kubernetes: the binaries, Fairway's licence
+// and those of its modules, below a directory. It returns the gzipped archive and its SBOM.
+func (p Programs) Tarball(dir, version, licence string) (archive, bill []byte, err error) {
+	var t image.Tree
+	t.Copy(dir+"/fairway", p.binary)
+	t.Copy(dir+"/fairway-cni", p.binary+"-cni")
+	t.Copy(dir+"/LICENSE", licence)
+	if err := moduleLicences(&t, dir+"/licences", p.modules); err != nil {
+		return nil, nil, err
+	}
+	if bill, err = sbom(dir, version, nil, p.modules, ""); err != nil {
+		return nil, nil, err
+	}
+	layer, err := t.Layer()
+	if err == nil {
+		layer, err = layer.Compress()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return layer.Bytes(), bill, nil
 }

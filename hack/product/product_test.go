@@ -27,7 +27,7 @@ func TestProvenance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := sbom("fairway", "v1", c.packages, all, "debian-12")
+	text, err := sbom("fairway-v1", "v1", c.packages, all, "debian-12")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,10 +56,10 @@ type spdxRelationship struct {
 
 const unknown = "NOASSERTION"
 
-// sbom lists Debian packages and the modules of Go programs. Name is the name of what has them.
+// sbom lists Debian packages and the modules of Go programs, under the name of the file that contains them.
 func sbom(name, version string, packages []image.Package, modules []module, distribution string) ([]byte, error) {
 	d := spdx{
-		Version: "SPDX-2.3", ID: "SPDXRef-DOCUMENT", DataLicense: "CC0-1.0", Name: name + "-" + version,
+		Version: "SPDX-2.3", ID: "SPDXRef-DOCUMENT", DataLicense: "CC0-1.0", Name: name,
 		Creation: spdxCreation{Created: "1970-01-01T00:00:00Z", Creators: []string{"Tool: fairway-mkimage"}},
 	}
 	d.add("Fairway", "DESCRIBES", spdxPackage{Name: "fairway", Version: version, LicenseDeclared: "Apache-2.0"},

@@ -47,10 +47,7 @@ func (t *Tree) Layer() (*Layer, error) {
 // Compress returns an uncompressed layer's compressed form. The same release of Go gives the same bytes.
 func (l *Layer) Compress() (*Layer, error) {
 	var buf bytes.Buffer
-	w, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
-	if err != nil {
-		return nil, fmt.Errorf("compress layer: %w", err)
-	}
+	w := gzip.NewWriter(&buf)
 	if _, err := w.Write(l.data); err != nil {
 		return nil, fmt.Errorf("compress layer: %w", err)
 	}
@@ -59,6 +56,9 @@ func (l *Layer) Compress() (*Layer, error) {
 	}
 	return &Layer{data: buf.Bytes(), digest: hash(buf.Bytes()), diffID: l.diffID, kind: types.OCILayer}, nil
 }
+
+// Bytes returns the layer as an archive of tar, gzipped if the layer is compressed. The caller must not change it.
+func (l *Layer) Bytes() []byte { return l.data }
 
 // Size returns the number of bytes of the layer in an archive. A node's disk needs about the same.
 func (l *Layer) Size() int { return len(l.data) }
