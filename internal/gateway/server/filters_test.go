@@ -15,14 +15,16 @@ import (
 	"github.com/fairway-net/fairway/internal/gateway"
 )
 
+// set returns header lines of names and values.
+func set(pairs ...string) (all []gateway.Header) {
+	for i := 0; i < len(pairs); i += 2 {
+		all = append(all, gateway.Header{Name: pairs[i], Value: pairs[i+1]})
+	}
+	return all
+}
+
 // TestFilters: requests as text, answers as text, the same by both engines. A line of want that begins with "-" must be absent.
 func TestFilters(t *testing.T) {
-	set := func(pairs ...string) (all []gateway.Header) {
-		for i := 0; i < len(pairs); i += 2 {
-			all = append(all, gateway.Header{Name: pairs[i], Value: pairs[i+1]})
-		}
-		return all
-	}
 	no := false
 	cors := &gateway.CORS{Origins: []string{"https://shop.example", "https://*.foo.example"}, Methods: []string{"GET", "PUT"}, Headers: []string{"X-A"}, Expose: []string{"X-B"}, Credentials: true, MaxAge: time.Hour}
 	for name, test := range map[string]struct {

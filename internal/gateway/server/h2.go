@@ -232,6 +232,9 @@ func (r *h2request) view() (code int, reason string) {
 	if v := req.Header["Cookie"]; len(v) > 1 { // HTTP/2 may split it (RFC 9113, section 8.2.3)
 		req.Header.Set("Cookie", strings.Join(v, "; "))
 	}
+	if v, ok := req.Header["Content-Length"]; ok && (len(v) != 1 || v[0] != strconv.FormatInt(req.ContentLength, 10)) {
+		return http.StatusBadRequest, "the Content-Length is not the body's"
+	}
 	x.bodyLength = req.ContentLength
 	return 0, ""
 }
