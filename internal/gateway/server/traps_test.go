@@ -102,7 +102,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		if n := opened.Load(); n > clients {
+		if n := opened.Load(); n > 2*clients { // a client may ask again before its connection to the endpoint is back in the pool
 			t.Errorf("%d connections for %d clients", n, clients)
 		}
 	})
