@@ -101,6 +101,8 @@ func TestOwnAnnotationsAreComplete(t *testing.T) {
 	key := regexp.MustCompile(`"fairway\.net/[a-z-]+"`)
 	notOnServices := append([]string{
 		"fairway.net/kube-proxy", // a label of nodes
+		"fairway.net/ingress",    // the controller's name in IngressClasses
+		"fairway.net/gateway",    // the controller's name in GatewayClasses; an annotation of a Gateway's own Services
 		AnnotationWireGuardKey,   // on nodes
 		"fairway.net/no-such",    // a hostile tenant's in test/tenants, of which an event says that it has no effect
 	}, slices.Concat(podAnnotations, otherAnnotations)...)
