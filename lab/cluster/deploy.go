@@ -105,16 +105,17 @@ func quoted(addrs []netip.Addr) string {
 	return strings.Join(s, ", ")
 }
 
-// deployAll builds the objects while the API server starts, and then applies them to the cluster.
+// deployAll builds the objects while the API server starts, and then applies them to the cluster. DNS waits until every
+// node is registered, because the scheduler spreads its pods over the nodes that it knows.
 func (b *builder) deployAll(ctx context.Context) error {
-	var objects []*unstructured.Unstructured
+	var objects, dns []*unstructured.Unstructured
 	if b.Deploy != "" {
-		for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
-			more, err := b.manifests(o.dir, o.text)
-			if err != nil {
-				return err
-			}
-			objects = append(objects, more...)
+		var err error
+		if objects, err = b.manifests("overlay", b.overlay()); err != nil {
+			return err
+		}
+		if dns, err = b.manifests("overlay-dns", b.dnsOverlay()); err != nil {
+			return err
 		}
 	}
 	if err := b.waitAPI(ctx); err != nil || b.Deploy == "" {
@@ -125,6 +126,12 @@ func (b *builder) deployAll(ctx context.Context) error {
 		return err
 	}
 	if err := manifest.Apply(ctx, config, objects); err != nil {
+		return err
+	}
+	if err := b.waitRegistered(ctx); err != nil {
+		return err
+	}
+	if err := manifest.Apply(ctx, config, dns); err != nil {
 		return err
 	}
 	b.Done("fairway deployed")

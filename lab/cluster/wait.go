@@ -39,6 +39,25 @@ func (b *builder) waitAPI(ctx context.Context) error {
 	return nil
 }
 
+// waitRegistered waits until every node is registered.
+func (b *builder) waitRegistered(ctx context.Context) error {
+	_, client, err := b.client()
+	if err != nil {
+		return err
+	}
+	err = apiclient.Poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err == nil && len(nodes.Items) < b.Nodes {
+			err = fmt.Errorf("%d of %d nodes are registered", len(nodes.Items), b.Nodes)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for nodes: %w", err)
+	}
+	return nil
+}
+
 // waitNodes waits until every node is registered. If the lab deploys manifests, it also waits until every node is
 // Ready.
 func (b *builder) waitNodes(ctx context.Context) error {

@@ -160,7 +160,7 @@ Exit status: 0 if both answer alike, 1 if there is a difference, 2 if that could
 
 // parseController reads ADDRESS, ADDRESS:PORT or ADDRESS:PORT,TLSPORT.
 func parseController(flag, value string) (ingress.Address, error) {
-	wrong := fmt.Errorf("--%s: %q is not an address [write 192.0.2.1, 192.0.2.1:8080,8443 or [2001:db8::1]:8080,8443]", flag, value)
+	wrong := fmt.Errorf("--%s: %q is not an address [write 192.0.2.1 or 192.0.2.1:8080,8443]", flag, value)
 	a := ingress.Address{HTTP: 80, TLS: 443}
 	if addr, err := netip.ParseAddr(value); err == nil {
 		a.Addr = addr
