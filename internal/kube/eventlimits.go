@@ -28,8 +28,8 @@ type eventLimits struct {
 
 // eventSubject is the object of an event. Objects of different kinds may have one name.
 type eventSubject struct {
-	name              api.Name
-	node, policy, pod bool
+	name api.Name
+	kind string
 }
 
 // An eventBucket has the tokens of an object or a namespace.
@@ -44,7 +44,7 @@ func newEventLimits() *eventLimits {
 
 // allow reports whether an event is within the limits. first means that it is the first event that is not.
 func (l *eventLimits) allow(rep report) (ok, first bool) {
-	object := bucketOf(l.objects, eventSubject{rep.name, rep.node, rep.policy, rep.pod}, objectEvents, objectPause)
+	object := bucketOf(l.objects, eventSubject{rep.name, rep.subject.kind}, objectEvents, objectPause)
 	if ok, first = object.take(); ok {
 		ok, first = bucketOf(l.namespaces, rep.name.Namespace, namespaceEvents, namespacePause).take()
 	}

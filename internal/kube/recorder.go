@@ -59,13 +59,21 @@ type Recorder struct {
 type report struct {
 	name    api.Name // a node has no namespace
 	problem api.Problem
-	node    bool                    // about a node, not a Service
-	policy  bool                    // about a NetworkPolicy or, without namespace, a ClusterNetworkPolicy
-	pod     bool                    // about a Pod
-	uid     string                  // of the policy, or of the Pod
-	normal  bool                    // not a problem
-	about   *corev1.ObjectReference // another kind of object
+	subject subject
+	uid     types.UID // of the object. Of a Service and of a pod with host ports, it is looked up when the event is sent
+	normal  bool      // not a problem
 }
+
+// A subject is the kind of object that an event is about, and the action that has the problem. The zero value stands for a
+// Service, or a pod with host ports.
+type subject struct{ version, kind, action string }
+
+var (
+	nodeSubject          = subject{"v1", "Node", "ProgramRoutes"}
+	podSubject           = subject{"v1", "Pod", "ReadAnnotations"}
+	policySubject        = subject{"networking.k8s.io/v1", "NetworkPolicy", "EnforceNetworkPolicy"}
+	clusterPolicySubject = subject{ClusterNetworkPolicies.GroupVersion().String(), "ClusterNetworkPolicy", "EnforceNetworkPolicy"}
+)
 
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
 func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Recorder {
@@ -112,29 +120,34 @@ func (r *Recorder) Event(name api.Name, p api.Problem) {
 	r.push(report{name: name, problem: p})
 }
 
-// NodeEvent is Event for a problem of a node.
+// NodeEvent is Event for a problem of a node. kubectl describe shows a node's events with its UID, or with its name as UID,
+// as the kubelet writes them.
 func (r *Recorder) NodeEvent(node, reason, message string) {
-	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, node: true})
+	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, subject: nodeSubject, uid: types.UID(node)})
 }
 
 // NodeInform is NodeEvent for good news.
 func (r *Recorder) NodeInform(node, reason, message string) {
-	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, node: true, normal: true})
+	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, subject: nodeSubject, uid: types.UID(node), normal: true})
 }
 
 // PolicyEvent is Event for a problem of a NetworkPolicy or, without namespace, of a ClusterNetworkPolicy.
 func (r *Recorder) PolicyEvent(name api.Name, uid, reason, message string) {
-	r.push(report{name: name, uid: uid, problem: api.Problem{Reason: reason, Message: message}, policy: true})
+	s := policySubject
+	if name.Namespace == "" {
+		s = clusterPolicySubject
+	}
+	r.push(report{name: name, uid: types.UID(uid), problem: api.Problem{Reason: reason, Message: message}, subject: s})
 }
 
 // PodEvent is Event for a problem of a Pod.
 func (r *Recorder) PodEvent(name api.Name, uid string, p api.Problem) {
-	r.push(report{name: name, uid: uid, problem: p, pod: true})
+	r.push(report{name: name, uid: types.UID(uid), problem: p, subject: podSubject})
 }
 
-// ObjectEvent is Event for a problem of any kind of object.
-func (r *Recorder) ObjectEvent(about corev1.ObjectReference, p api.Problem) {
-	r.push(report{name: api.Name{Namespace: about.Namespace, Name: about.Name}, problem: p, about: &about})
+// RouteEvent is Event for a problem of an object of Gateway API, or of an Ingress.
+func (r *Recorder) RouteEvent(about corev1.ObjectReference, p api.Problem) {
+	r.push(report{name: api.Name{Namespace: about.Namespace, Name: about.Name}, uid: about.UID, problem: p, subject: subject{about.APIVersion, about.Kind, "ServeRoutes"}})
 }
 
 // Inform is Event for good news.
@@ -256,51 +269,39 @@ func (r *Recorder) send(ctx context.Context, rep report) error {
 func (r *Recorder) create(ctx context.Context, rep report) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	// kubectl describe shows only events with the object's UID. For a node it also shows events with the node's name as
-	// UID, which the kubelet writes. An event without UID is still useful.
-	var uid types.UID
-	if rep.about != nil {
-		uid = rep.about.UID
-	} else if rep.policy || rep.pod {
-		uid = types.UID(rep.uid)
-	} else if rep.node {
-		uid = types.UID(rep.name.Name)
-	} else if pod, ok := service.HostPodOf(rep.name); ok {
-		uid = r.podUID(pod)
-	} else if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
-		uid = svc.UID
+	if rep.subject == (subject{}) {
+		rep.uid = r.lookUp(ctx, rep.name)
 	}
-	e := r.event(rep, uid)
+	e := r.event(rep)
 	_, err := r.client.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
 	return err
 }
 
-func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
+// lookUp returns the UID of a Service, or of a pod with host ports; empty: unknown. kubectl describe shows only events with
+// the object's UID, but an event without UID is still useful.
+func (r *Recorder) lookUp(ctx context.Context, name api.Name) types.UID {
+	if pod, ok := service.HostPodOf(name); ok {
+		return r.podUID(pod)
+	}
+	svc, err := r.client.CoreV1().Services(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+	return svc.UID
+}
+
+func (r *Recorder) event(rep report) *eventsv1.Event {
 	if rep.name.Namespace != "" {
 		rep.problem = hideForeign(rep.name.Namespace, rep.problem)
 	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", uid, rep.problem.Reason, rep.problem.Message)
+	fmt.Fprintf(h, "%s\x00%s\x00%s", rep.uid, rep.problem.Reason, rep.problem.Message)
 	namespace := cmp.Or(rep.name.Namespace, metav1.NamespaceDefault)
-	kind, action := "Service", "ProgramService"
-	if rep.node {
-		kind, action = "Node", "ProgramRoutes"
-	}
-	version := "v1"
-	if rep.policy {
-		version, kind, action = "networking.k8s.io/v1", "NetworkPolicy", "EnforceNetworkPolicy"
-		if rep.name.Namespace == "" {
-			version, kind = ClusterNetworkPolicies.GroupVersion().String(), "ClusterNetworkPolicy"
-		}
-	}
-	if rep.pod {
-		kind, action = "Pod", "ReadAnnotations"
-	}
+	s := rep.subject
 	if pod, ok := service.HostPodOf(rep.name); ok {
-		kind, action, rep.name = "Pod", "ProgramHostPorts", pod
-	}
-	if a := rep.about; a != nil {
-		version, kind, action = a.APIVersion, a.Kind, "ServeRoutes"
+		s, rep.name = subject{"v1", "Pod", "ProgramHostPorts"}, pod
+	} else if s == (subject{}) {
+		s = subject{"v1", "Service", "ProgramService"}
 	}
 	severity := corev1.EventTypeWarning
 	if rep.normal {
@@ -311,11 +312,11 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		EventTime:           metav1.NowMicro(),
 		ReportingController: controllerName,
 		ReportingInstance:   cmp.Or(api.Cut(r.node, 128), "unknown"),
-		Action:              action,
+		Action:              s.action,
 		Reason:              api.Cut(rep.problem.Reason, 128),
 		Type:                severity,
 		Note:                api.Cut(rep.problem.Message, noteLimit),
-		Regarding:           corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
+		Regarding:           corev1.ObjectReference{APIVersion: s.version, Kind: s.kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: rep.uid},
 	}
 }
 

@@ -176,7 +176,10 @@ func TestGreedyNamespace(t *testing.T) {
 	if ok, first := l.allow(report{name: victim}); ok || !first {
 		t.Errorf("event %d of an object: allowed %v, first refused %v; want false, true", objectEvents+1, ok, first)
 	}
-	if ok, _ := l.allow(report{name: victim, pod: true}); !ok {
+	if ok, _ := l.allow(report{name: victim, subject: podSubject}); !ok {
 		t.Error("the event of a pod counts for the Service of that name")
+	}
+	if ok, _ := l.allow(report{name: victim, subject: subject{kind: "Gateway"}}); !ok {
+		t.Error("a Gateway with the name of a Service has no event")
 	}
 }

@@ -419,7 +419,7 @@ func (c *Controller) report(ref gateway.Ref, now []api.Problem) {
 	}
 	for _, p := range now {
 		if !slices.Contains(was, p) {
-			c.events.ObjectEvent(corev1.ObjectReference{APIVersion: version, Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name.Name, UID: types.UID(gateway.UID(object))}, p)
+			c.events.RouteEvent(corev1.ObjectReference{APIVersion: version, Kind: string(ref.Kind), Namespace: ref.Namespace, Name: ref.Name.Name, UID: types.UID(gateway.UID(object))}, p)
 		}
 	}
 }
