@@ -13,13 +13,7 @@ var backendAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustPars
 // the endpoints that Compile chooses for clients in the cluster, except that internalTrafficPolicy does not count. A
 // headless Service has endpoints too. A pod with addresses of both families counts by its IPv4 address.
 func Backends(svc *Service, slices []*Slice, facts Facts) map[api.PortName][]Endpoint {
-	one := Service{Name: svc.Name, ClusterIPs: backendAddrs, Ports: svc.Ports, Weighted: svc.Weighted, Created: svc.Created}
-	for i := range one.Ports {
-		if one.Ports[i].NodePort != 0 {
-			one.Ports = withoutNodePorts(one.Ports)
-			break
-		}
-	}
+	one := Service{Name: svc.Name, ClusterIPs: backendAddrs, Ports: withoutNodePorts(svc.Ports), Weighted: svc.Weighted, Created: svc.Created}
 	facts.Outside, facts.Balances = false, nil
 	out := make(map[api.PortName][]Endpoint, len(one.Ports))
 	for _, f := range Compile(&one, slices, facts).Frontends {

@@ -65,18 +65,14 @@ func (b *builder) waitNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	registered := false
+	if err := b.waitRegistered(ctx); err != nil {
+		return err
+	}
+	b.Done("%s registered", count(b.Nodes, "node"))
 	err = apiclient.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
-		}
-		if len(nodes.Items) < b.Nodes {
-			return fmt.Errorf("%d of %d nodes are registered", len(nodes.Items), b.Nodes)
-		}
-		if !registered {
-			b.Done("%s registered", count(b.Nodes, "node"))
-			registered = true
 		}
 		for _, n := range nodes.Items {
 			if err := b.plainCNI(&n); err != nil {
