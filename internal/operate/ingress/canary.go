@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,7 +20,7 @@ func (m *migration) addCanary(g *networkingv1.Ingress) {
 		for _, p := range s.paths {
 			main := m.primaries[primaryKey{g.Namespace, s.host, p.Path}]
 			if main == nil {
-				m.note(g, Lost, "canary", "no Ingress of this namespace has host %s and path %s: ingress-nginx ignores it, too", cmpOr(s.host, "*"), cmpOr(p.Path, "/"))
+				m.note(g, Lost, "canary", "no Ingress of this namespace has host %s and path %s: ingress-nginx ignores it, too", cmp.Or(s.host, "*"), cmp.Or(p.Path, "/"))
 				continue
 			}
 			if b, ok := m.backend(g, meaning, p.Backend); ok {
@@ -37,16 +38,16 @@ func (m *migration) joinCanary(g *networkingv1.Ingress, main *primary, canary ga
 	if text := get("canary-weight"); text != "" {
 		weight, total := m.canaryWeight(g, text, get("canary-weight-total"))
 		for i := range rule.BackendRefs {
-			rule.BackendRefs[i].Weight = ptr(total - weight)
+			rule.BackendRefs[i].Weight = new(total - weight)
 		}
 		canary.Weight = &weight
 		main.route.Spec.Rules[main.rule].BackendRefs = append(rule.BackendRefs, canary)
 		canary.Weight = nil
 	}
 	if header := get("canary-by-header"); header != "" {
-		match := gatewayv1.HTTPHeaderMatch{Name: gatewayv1.HTTPHeaderName(header), Type: ptr(gatewayv1.HeaderMatchExact), Value: cmpOr(get("canary-by-header-value"), "always")}
+		match := gatewayv1.HTTPHeaderMatch{Name: gatewayv1.HTTPHeaderName(header), Type: new(gatewayv1.HeaderMatchExact), Value: cmp.Or(get("canary-by-header-value"), "always")}
 		if pattern := get("canary-by-header-pattern"); pattern != "" && get("canary-by-header-value") == "" {
-			match.Type, match.Value = ptr(gatewayv1.HeaderMatchRegularExpression), pattern
+			match.Type, match.Value = new(gatewayv1.HeaderMatchRegularExpression), pattern
 		}
 		main.route.Spec.Rules = append(main.route.Spec.Rules, canaryRule(rule, match, canary))
 		if match.Value == "always" && get("canary-weight") != "" {
@@ -64,7 +65,7 @@ func (m *migration) joinCanary(g *networkingv1.Ingress, main *primary, canary ga
 
 // cookieMatch matches requests that have a cookie with a value.
 func cookieMatch(name, value string) gatewayv1.HTTPHeaderMatch {
-	return gatewayv1.HTTPHeaderMatch{Name: "Cookie", Type: ptr(gatewayv1.HeaderMatchRegularExpression), Value: `(^|.*;\s*)` + regexp.QuoteMeta(name) + "=" + value + "(;.*|$)"}
+	return gatewayv1.HTTPHeaderMatch{Name: "Cookie", Type: new(gatewayv1.HeaderMatchRegularExpression), Value: `(^|.*;\s*)` + regexp.QuoteMeta(name) + "=" + value + "(;.*|$)"}
 }
 
 // canaryWeight returns a canary's weight and the total, 100 by default.

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -99,7 +100,7 @@ func compareOne(ctx context.Context, oldOne, newOne Address, r Request) []Differ
 	var found []Difference
 	part := func(name, was, is string) {
 		if was != is {
-			found = append(found, Difference{Request: r.String(), Part: name, Old: cmpOr(was, "(none)"), New: cmpOr(is, "(none)")})
+			found = append(found, Difference{Request: r.String(), Part: name, Old: cmp.Or(was, "(none)"), New: cmp.Or(is, "(none)")})
 		}
 	}
 	part("status", first.status, other.status)
@@ -163,7 +164,7 @@ func ask(ctx context.Context, to Address, r Request) answer {
 	a.cookies = strings.Join(names, " ")
 	if resp.TLS != nil && len(resp.TLS.PeerCertificates) > 0 {
 		c := resp.TLS.PeerCertificates[0]
-		a.certificate = fmt.Sprintf("%s, serial %x", cmpOr(strings.Join(c.DNSNames, " "), c.Subject.String()), c.SerialNumber)
+		a.certificate = fmt.Sprintf("%s, serial %x", cmp.Or(strings.Join(c.DNSNames, " "), c.Subject.String()), c.SerialNumber)
 	}
 	return a
 }

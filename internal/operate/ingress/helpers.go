@@ -1,30 +1,19 @@
 package ingress
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/api"
+	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// ptr returns a pointer to a copy of v.
-func ptr[T any](v T) *T { return &v }
-
-// cmpOr returns a, or b if a is empty.
-func cmpOr(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
-}
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func mapKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
 // shortName returns the name if it has at most limit letters; otherwise its beginning and a hash of it.
 func shortName(name string, limit int) string {
@@ -57,7 +46,7 @@ func fullPath(path string) *gatewayv1.HTTPPathModifier {
 // redirectRule returns a rule that leads all requests to another scheme.
 func redirectRule(scheme string) gatewayv1.HTTPRouteRule {
 	return gatewayv1.HTTPRouteRule{Filters: []gatewayv1.HTTPRouteFilter{{
-		Type: gatewayv1.HTTPRouteFilterRequestRedirect, RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Scheme: &scheme, StatusCode: ptr(308)}}}}
+		Type: gatewayv1.HTTPRouteFilterRequestRedirect, RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Scheme: &scheme, StatusCode: new(308)}}}}
 }
 
 // appendRewrite adds a URLRewrite filter if the host or the path changes.
@@ -67,7 +56,7 @@ func appendRewrite(filters []gatewayv1.HTTPRouteFilter, host string, path *gatew
 	}
 	f := &gatewayv1.HTTPURLRewriteFilter{Path: path}
 	if host != "" {
-		f.Hostname = ptr(gatewayv1.PreciseHostname(host))
+		f.Hostname = new(gatewayv1.PreciseHostname(host))
 	}
 	return append(filters, gatewayv1.HTTPRouteFilter{Type: gatewayv1.HTTPRouteFilterURLRewrite, URLRewrite: f})
 }
@@ -83,7 +72,7 @@ var groups = []string{"(/|$)(.*)", "/(.*)", "/?(.*)", "(.*)"}
 // one path, and PREFIX(/|$)(.*) to TARGET$2, which replaces the prefix.
 func rewritten(path, target string) (*gatewayv1.HTTPPathMatch, *gatewayv1.HTTPPathModifier, bool) {
 	if !isPattern(path) && !strings.Contains(target, "$") {
-		return pathMatch(gatewayv1.PathMatchPathPrefix, cmpOr(strings.TrimRight(path, "/"), "/")), fullPath(target), true
+		return pathMatch(gatewayv1.PathMatchPathPrefix, cmp.Or(strings.TrimRight(path, "/"), "/")), fullPath(target), true
 	}
 	for _, g := range groups {
 		prefix, found := strings.CutSuffix(path, g)
@@ -95,9 +84,19 @@ func rewritten(path, target string) (*gatewayv1.HTTPPathMatch, *gatewayv1.HTTPPa
 		if !found || !ok || isPattern(prefix) || strings.Contains(head, "$") || g == "(.*)" && prefix != "/" && !strings.HasSuffix(prefix, "/") {
 			continue
 		}
-		replacement := cmpOr(strings.TrimRight(head, "/"), "/")
-		return pathMatch(gatewayv1.PathMatchPathPrefix, cmpOr(strings.TrimRight(prefix, "/"), "/")),
+		replacement := cmp.Or(strings.TrimRight(head, "/"), "/")
+		return pathMatch(gatewayv1.PathMatchPathPrefix, cmp.Or(strings.TrimRight(prefix, "/"), "/")),
 			&gatewayv1.HTTPPathModifier{Type: gatewayv1.PrefixMatchHTTPPathModifier, ReplacePrefixMatch: &replacement}, true
 	}
 	return nil, nil, false
+}
+
+// customHeaders returns the ConfigMap that the annotation custom-headers names: "namespace/name", or "name" in the
+// Ingress' namespace.
+func customHeaders(g *networkingv1.Ingress) api.Name {
+	value := strings.TrimSpace(g.Annotations[prefix+"custom-headers"])
+	if namespace, name, ok := strings.Cut(value, "/"); ok {
+		return api.Name{Namespace: namespace, Name: name}
+	}
+	return api.Name{Namespace: g.Namespace, Name: value}
 }

@@ -3,6 +3,7 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -115,7 +116,7 @@ func (m *migration) finish() {
 	for _, p := range m.policies {
 		add(p)
 	}
-	for _, name := range slices.SortedFunc(mapKeys(m.backendTLS), api.Name.Compare) {
+	for _, name := range slices.SortedFunc(maps.Keys(m.backendTLS), api.Name.Compare) {
 		add(m.backendTLS[name])
 	}
 	slices.SortStableFunc(m.result.Notes, func(a, b Note) int {

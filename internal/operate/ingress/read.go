@@ -2,11 +2,11 @@ package ingress
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -79,19 +79,15 @@ func (in *Input) readNeeds(ctx context.Context, client kubernetes.Interface, g *
 			}
 		}
 	}
-	value := g.Annotations[prefix+"custom-headers"]
-	if value == "" {
+	name := customHeaders(g)
+	if name.Name == "" {
 		return nil
 	}
-	namespace, name, ok := strings.Cut(value, "/")
-	if !ok {
-		namespace, name = g.Namespace, value
-	}
-	c, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	c, err := client.CoreV1().ConfigMaps(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err == nil {
-		in.ConfigMaps[api.Name{Namespace: namespace, Name: name}] = c
+		in.ConfigMaps[name] = c
 	} else if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read ConfigMap %s: %w", value, text.OneLine(err))
+		return fmt.Errorf("read ConfigMap %s: %w", name, text.OneLine(err))
 	}
 	return nil
 }
@@ -146,20 +142,20 @@ func (in *Input) add(raw rawObject) error {
 		if err := decode(raw, &g); err != nil {
 			return err
 		}
-		g.Namespace = cmpOr(g.Namespace, "default")
+		g.Namespace = cmp.Or(g.Namespace, "default")
 		in.Ingresses = append(in.Ingresses, g)
 	case "Service":
 		var s corev1.Service
 		if err := decode(raw, &s); err != nil {
 			return err
 		}
-		in.Services[api.Name{Namespace: cmpOr(s.Namespace, "default"), Name: s.Name}] = &s
+		in.Services[api.Name{Namespace: cmp.Or(s.Namespace, "default"), Name: s.Name}] = &s
 	case "ConfigMap":
 		var c corev1.ConfigMap
 		if err := decode(raw, &c); err != nil {
 			return err
 		}
-		in.ConfigMaps[api.Name{Namespace: cmpOr(c.Namespace, "default"), Name: c.Name}] = &c
+		in.ConfigMaps[api.Name{Namespace: cmp.Or(c.Namespace, "default"), Name: c.Name}] = &c
 	}
 	return nil
 }

@@ -23,14 +23,14 @@ func (r *reader) cors(on bool) {
 	if !on {
 		return
 	}
-	f := &gatewayv1.HTTPCORSFilter{MaxAge: 1728000, AllowCredentials: ptr(r.get("cors-allow-credentials") != "false")}
-	for _, o := range list(cmpOr(r.get("cors-allow-origin"), "*")) {
+	f := &gatewayv1.HTTPCORSFilter{MaxAge: 1728000, AllowCredentials: new(r.get("cors-allow-credentials") != "false")}
+	for _, o := range list(cmp.Or(r.get("cors-allow-origin"), "*")) {
 		f.AllowOrigins = append(f.AllowOrigins, gatewayv1.CORSOrigin(o))
 	}
-	for _, v := range list(cmpOr(r.get("cors-allow-methods"), "GET, PUT, POST, DELETE, PATCH, OPTIONS")) {
+	for _, v := range list(cmp.Or(r.get("cors-allow-methods"), "GET, PUT, POST, DELETE, PATCH, OPTIONS")) {
 		f.AllowMethods = append(f.AllowMethods, gatewayv1.HTTPMethodWithWildcard(v))
 	}
-	for _, v := range list(cmpOr(r.get("cors-allow-headers"), corsHeaders)) {
+	for _, v := range list(cmp.Or(r.get("cors-allow-headers"), corsHeaders)) {
 		f.AllowHeaders = append(f.AllowHeaders, gatewayv1.HTTPHeaderName(v))
 	}
 	for _, v := range list(r.get("cors-expose-headers")) {
@@ -47,14 +47,11 @@ func (r *reader) cors(on bool) {
 	r.filters = append(r.filters, gatewayv1.HTTPRouteFilter{Type: gatewayv1.HTTPRouteFilterCORS, CORS: f})
 }
 
-func (r *reader) customHeaders(key, value string) {
-	namespace, name, ok := strings.Cut(value, "/")
-	if !ok {
-		namespace, name = r.g.Namespace, value
-	}
-	c := r.ConfigMaps[api.Name{Namespace: namespace, Name: name}]
+func (r *reader) customHeaders(key, _ string) {
+	name := customHeaders(r.g)
+	c := r.ConfigMaps[name]
 	if c == nil {
-		r.note(r.g, Lost, key, "ConfigMap %s/%s is not there", namespace, name)
+		r.note(r.g, Lost, key, "ConfigMap %s is not there", name)
 		return
 	}
 	f := &gatewayv1.HTTPHeaderFilter{}
@@ -82,9 +79,9 @@ func (r *reader) redirectTo(key, value string) {
 		r.note(r.g, Lost, key, "%q: a redirect has a scheme, a host, a port and a path, without variables and query", value)
 		return
 	}
-	f := &gatewayv1.HTTPRequestRedirectFilter{StatusCode: ptr(302)}
+	f := &gatewayv1.HTTPRequestRedirectFilter{StatusCode: new(302)}
 	if key == "permanent-redirect" {
-		f.StatusCode = ptr(301)
+		f.StatusCode = new(301)
 	}
 	if code := r.get(key + "-code"); code != "" {
 		n, err := strconv.Atoi(code)
@@ -98,13 +95,13 @@ func (r *reader) redirectTo(key, value string) {
 		f.Scheme = &u.Scheme
 	}
 	if u.Hostname() != "" {
-		f.Hostname = ptr(gatewayv1.PreciseHostname(u.Hostname()))
+		f.Hostname = new(gatewayv1.PreciseHostname(u.Hostname()))
 	}
 	if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
-		f.Port = ptr(gatewayv1.PortNumber(port))
+		f.Port = new(gatewayv1.PortNumber(port))
 	}
 	if !keepPath {
-		f.Path = fullPath(cmpOr(u.Path, "/"))
+		f.Path = fullPath(cmp.Or(u.Path, "/"))
 	}
 	r.redirect = f
 }
@@ -291,7 +288,7 @@ func (r *reader) session(key, value string) {
 		r.note(r.g, Lost, key, "%q: only cookie is supported", value)
 		return
 	}
-	s := &Session{CookieName: cmpOr(r.get("session-cookie-name"), "INGRESSCOOKIE"), Path: r.get("session-cookie-path"), SameSite: r.get("session-cookie-samesite"),
+	s := &Session{CookieName: cmp.Or(r.get("session-cookie-name"), "INGRESSCOOKIE"), Path: r.get("session-cookie-path"), SameSite: r.get("session-cookie-samesite"),
 		Secure: r.get("session-cookie-secure") == "true", Balanced: r.get("affinity-mode") != "persistent"}
 	if age := cmp.Or(r.get("session-cookie-max-age"), r.get("session-cookie-expires")); age != "" {
 		if d, ok := seconds(age); ok {
@@ -324,7 +321,7 @@ func (m *migration) speak(g *networkingv1.Ingress, meaning *meaning, service str
 	p := &gatewayv1.BackendTLSPolicy{TypeMeta: typeMeta("BackendTLSPolicy")}
 	p.Namespace, p.Name = name.Namespace, name.Name
 	p.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{LocalPolicyTargetReference: gatewayv1.LocalPolicyTargetReference{Kind: "Service", Name: gatewayv1.ObjectName(service)}}}
-	p.Spec.Validation.Hostname = gatewayv1.PreciseHostname(cmpOr(meaning.serverName, fmt.Sprintf("%s.%s.svc", service, g.Namespace)))
+	p.Spec.Validation.Hostname = gatewayv1.PreciseHostname(cmp.Or(meaning.serverName, fmt.Sprintf("%s.%s.svc", service, g.Namespace)))
 	p.Spec.Validation.WellKnownCACertificates = &system
 	m.backendTLS[name] = p
 	if !meaning.verify {

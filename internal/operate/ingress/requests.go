@@ -31,7 +31,7 @@ const noPath = "/fairway-check-of-a-path-that-is-not-there"
 func Requests(all []networkingv1.Ingress) []Request {
 	seen := map[Request]bool{}
 	add := func(g *networkingv1.Ingress, host, path string) {
-		r := Request{Host: strings.Replace(cmpOr(host, "fairway-check.invalid"), "*", "fairway-check", 1), Path: path}
+		r := Request{Host: strings.Replace(cmp.Or(host, "fairway-check.invalid"), "*", "fairway-check", 1), Path: path}
 		seen[r] = true
 		if _, ok := secretFor(g, host); ok || g.Annotations[prefix+"ssl-passthrough"] == "true" {
 			r.TLS = true
@@ -44,7 +44,7 @@ func Requests(all []networkingv1.Ingress) []Request {
 			add(g, s.host, "/")
 			add(g, s.host, noPath)
 			for _, p := range s.paths {
-				for _, path := range boundaries(cmpOr(p.Path, "/")) {
+				for _, path := range boundaries(cmp.Or(p.Path, "/")) {
 					add(g, s.host, path)
 				}
 			}

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,7 +77,7 @@ func (m *migration) translate(g *networkingv1.Ingress) {
 		}
 		name := g.Name
 		if len(sites(g)) > 1 {
-			name = shortName(g.Name+"-"+strings.ReplaceAll(cmpOr(s.host, "all"), "*", "wildcard"), 253)
+			name = shortName(g.Name+"-"+strings.ReplaceAll(cmp.Or(s.host, "all"), "*", "wildcard"), 253)
 		}
 		m.site(g, meaning, s, name)
 	}
@@ -85,14 +86,14 @@ func (m *migration) translate(g *networkingv1.Ingress) {
 // site makes the routes of one host: the rules, and a redirect to TLS where ingress-nginx makes one.
 func (m *migration) site(g *networkingv1.Ingress, meaning *meaning, s site, name string) {
 	hosts := hostnames(append([]string{s.host}, meaning.aliases...))
-	plain := gatewayv1.ParentReference{Name: gatewayv1.ObjectName(m.Gateway.Name), Namespace: ptr(gatewayv1.Namespace(m.Gateway.Namespace)), SectionName: ptr(gatewayv1.SectionName("http"))}
+	plain := gatewayv1.ParentReference{Name: gatewayv1.ObjectName(m.Gateway.Name), Namespace: new(gatewayv1.Namespace(m.Gateway.Namespace)), SectionName: new(gatewayv1.SectionName("http"))}
 	parents := []gatewayv1.ParentReference{plain}
 	if secret, ok := secretFor(g, s.host); ok {
 		if secret == "" {
-			m.note(g, Lost, "spec.tls", "host %s has no secretName: ingress-nginx serves its default certificate. Name a Secret in the ListenerSet", cmpOr(s.host, "*"))
+			m.note(g, Lost, "spec.tls", "host %s has no secretName: ingress-nginx serves its default certificate. Name a Secret in the ListenerSet", cmp.Or(s.host, "*"))
 		} else {
-			secure := gatewayv1.ParentReference{Group: ptr(gatewayv1.Group(gatewayv1.GroupName)), Kind: ptr(gatewayv1.Kind("ListenerSet")),
-				Name: gatewayv1.ObjectName(m.Gateway.Name), SectionName: ptr(m.addListener(g.Namespace, s.host, secret, gatewayv1.TLSModeTerminate))}
+			secure := gatewayv1.ParentReference{Group: new(gatewayv1.Group(gatewayv1.GroupName)), Kind: new(gatewayv1.Kind("ListenerSet")),
+				Name: gatewayv1.ObjectName(m.Gateway.Name), SectionName: new(m.addListener(g.Namespace, s.host, secret, gatewayv1.TLSModeTerminate))}
 			if parents = append(parents, secure); meaning.sslRedirect {
 				m.addRoute(g, name+"-to-https", hosts, []gatewayv1.ParentReference{plain}, redirectRule("https"))
 				parents = []gatewayv1.ParentReference{secure}
@@ -131,7 +132,7 @@ func (m *migration) rules(g *networkingv1.Ingress, meaning *meaning, s site) []g
 		rules = append(rules, gatewayv1.HTTPRouteRule{
 			Matches: []gatewayv1.HTTPRouteMatch{{Path: pathMatch(gatewayv1.PathMatchExact, "/")}},
 			Filters: []gatewayv1.HTTPRouteFilter{{Type: gatewayv1.HTTPRouteFilterRequestRedirect, RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{
-				StatusCode: ptr(302), Path: fullPath(meaning.appRoot)}}},
+				StatusCode: new(302), Path: fullPath(meaning.appRoot)}}},
 		})
 	}
 	for _, p := range s.paths {
@@ -150,7 +151,7 @@ func (m *migration) rules(g *networkingv1.Ingress, meaning *meaning, s site) []g
 // path translates a path. ingress-nginx matches regular expressions without case, from the beginning, on each host where
 // one Ingress asks for it.
 func (m *migration) path(g *networkingv1.Ingress, meaning *meaning, host string, p networkingv1.HTTPIngressPath) (match *gatewayv1.HTTPPathMatch, rewrite *gatewayv1.HTTPPathModifier) {
-	path, kind := cmpOr(p.Path, "/"), networkingv1.PathTypeImplementationSpecific
+	path, kind := cmp.Or(p.Path, "/"), networkingv1.PathTypeImplementationSpecific
 	if p.PathType != nil {
 		kind = *p.PathType
 	}
@@ -165,7 +166,7 @@ func (m *migration) path(g *networkingv1.Ingress, meaning *meaning, host string,
 		if meaning.regex && isPattern(path) {
 			return pathMatch(gatewayv1.PathMatchRegularExpression, "(?i)"+path+".*"), nil
 		}
-		m.note(g, Differs, "spec.rules", "path %s: on host %s ingress-nginx matches it without case and as a text's beginning, because %s asks for regular expressions. The route matches whole elements, with case", path, cmpOr(host, "*"), by)
+		m.note(g, Differs, "spec.rules", "path %s: on host %s ingress-nginx matches it without case and as a text's beginning, because %s asks for regular expressions. The route matches whole elements, with case", path, cmp.Or(host, "*"), by)
 	}
 	switch kind {
 	case networkingv1.PathTypeExact:
@@ -175,7 +176,7 @@ func (m *migration) path(g *networkingv1.Ingress, meaning *meaning, host string,
 			m.note(g, Differs, "spec.rules", "path %s of type ImplementationSpecific: ingress-nginx matches %sx, too. The route matches %s and %s/…", path, path, path, path)
 		}
 	}
-	return pathMatch(gatewayv1.PathMatchPathPrefix, cmpOr(strings.TrimRight(path, "/"), "/")), nil
+	return pathMatch(gatewayv1.PathMatchPathPrefix, cmp.Or(strings.TrimRight(path, "/"), "/")), nil
 }
 
 // backend translates a backend, and makes the BackendTLSPolicy of its Service where the Ingress asks for TLS.
@@ -200,7 +201,7 @@ func (m *migration) backend(g *networkingv1.Ingress, meaning *meaning, b network
 	}
 	m.speak(g, meaning, b.Service.Name, port)
 	return gatewayv1.HTTPBackendRef{BackendRef: gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
-		Name: gatewayv1.ObjectName(b.Service.Name), Port: ptr(gatewayv1.PortNumber(port))}}}, true
+		Name: gatewayv1.ObjectName(b.Service.Name), Port: new(gatewayv1.PortNumber(port))}}}, true
 }
 
 // passTLS makes a TLSRoute for a host whose TLS ends at the backend.
@@ -217,14 +218,14 @@ func (m *migration) passTLS(g *networkingv1.Ingress, s site) {
 	m.tlsRoutes = append(m.tlsRoutes, &gatewayv1.TLSRoute{
 		TypeMeta: typeMeta("TLSRoute"), ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: shortName(g.Name+"-"+s.host, 253)},
 		Spec: gatewayv1.TLSRouteSpec{
-			CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Group: ptr(gatewayv1.Group(gatewayv1.GroupName)), Kind: ptr(gatewayv1.Kind("ListenerSet")),
+			CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Group: new(gatewayv1.Group(gatewayv1.GroupName)), Kind: new(gatewayv1.Kind("ListenerSet")),
 				Name: gatewayv1.ObjectName(m.Gateway.Name), SectionName: &listener}}},
 			Hostnames: hostnames([]string{s.host}),
 			Rules:     []gatewayv1.TLSRouteRule{{BackendRefs: []gatewayv1.BackendRef{b.BackendRef}}},
 		},
 	})
 	if len(s.paths) > 1 {
-		m.note(g, Differs, "ssl-passthrough", "host %s: only the backend of path %s counts, in ingress-nginx too", s.host, cmpOr(s.paths[0].Path, "/"))
+		m.note(g, Differs, "ssl-passthrough", "host %s: only the backend of path %s counts, in ingress-nginx too", s.host, cmp.Or(s.paths[0].Path, "/"))
 	}
 }
 
@@ -239,7 +240,7 @@ func (m *migration) wwwRedirect(g *networkingv1.Ingress, meaning *meaning, s sit
 	}
 	target := gatewayv1.PreciseHostname(s.host)
 	m.addRoute(g, name+"-from-www", hostnames([]string{other}), parents, gatewayv1.HTTPRouteRule{Filters: []gatewayv1.HTTPRouteFilter{{
-		Type: gatewayv1.HTTPRouteFilterRequestRedirect, RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Hostname: &target, StatusCode: ptr(308)}}}})
+		Type: gatewayv1.HTTPRouteFilterRequestRedirect, RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Hostname: &target, StatusCode: new(308)}}}})
 	if secret, ok := secretFor(g, s.host); ok && secret != "" {
 		m.note(g, Differs, "from-to-www-redirect", "https://%s needs a listener whose certificate has this name", other)
 	}
