@@ -255,12 +255,17 @@ func (b *ingressBuild) readProxySSL() {
 	}
 }
 
-// secretName reads "namespace/name" or "name". A Secret of another namespace needs a ReferenceGrant.
-func (a annotation) secretName(text string) (api.Name, bool) {
-	name := api.Name{Namespace: a.o.Namespace, Name: text}
-	if ns, n, ok := strings.Cut(text, "/"); ok {
-		name = api.Name{Namespace: ns, Name: n}
+// named reads "namespace/name" or "name", which is of the Ingress' namespace.
+func (b *ingressBuild) named(text string) api.Name {
+	if namespace, name, ok := strings.Cut(text, "/"); ok {
+		return api.Name{Namespace: namespace, Name: name}
 	}
+	return api.Name{Namespace: b.o.Namespace, Name: text}
+}
+
+// secretName reads the name of a Secret. A Secret of another namespace needs a ReferenceGrant.
+func (a annotation) secretName(text string) (api.Name, bool) {
+	name := a.named(text)
 	if !a.c.allowed(a.unit.ref, a.unit.ref, KindSecret, name) {
 		a.close(reasonRefNotPermitted, "no ReferenceGrant in namespace "+name.Namespace+" lets this Ingress use Secret "+name.String())
 		return name, false

@@ -122,10 +122,7 @@ func readBackendProtocol(a annotation) {
 
 // readCustomHeaders reads a ConfigMap with headers for answers.
 func readCustomHeaders(a annotation) {
-	name := api.Name{Namespace: a.o.Namespace, Name: a.value}
-	if ns, n, ok := strings.Cut(a.value, "/"); ok {
-		name = api.Name{Namespace: ns, Name: n}
-	}
+	name := a.named(a.value)
 	if !a.c.allowed(a.unit.ref, a.unit.ref, KindConfigMap, name) {
 		a.problem(reasonRefNotPermitted, "%s: no ReferenceGrant in namespace %s lets this Ingress use ConfigMap %s", a.key, name.Namespace, name)
 		return

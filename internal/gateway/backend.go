@@ -80,9 +80,6 @@ func (o *Service) port(number uint16, proto api.Proto) *ServicePort {
 
 // withCertificate returns a rule whose backends with TLS present a client certificate.
 func withCertificate(r *Rule, cert *tls.Certificate) *Rule {
-	if cert == nil {
-		return r
-	}
 	copied := *r
 	copied.Backends = make([]Backend, len(r.Backends))
 	for i, b := range r.Backends {

@@ -160,8 +160,8 @@ func (c *Compiler) rebuild() {
 	c.table = next
 }
 
-// rebuildHosts returns a listener's hosts, with the named ones built anew.
-// limits are the routes whose reports change, because their matches exceed a limit or no longer do.
+// rebuildHosts returns a listener's hosts and builds the named ones again. limits are routes that now exceed a limit of
+// matches, or exceed it no longer. Their reports change.
 func (x *attachments) rebuildHosts(key listenerKey, names map[string]struct{}) (fresh *hosts[*host], limits []Ref) {
 	next := &hosts[*host]{oneLabel: key == listenerKey{}}
 	if before := x.hosts[key]; before != nil {

@@ -19,22 +19,11 @@ func (c *Compiler) buildHTTP(o *HTTPRoute, unit *routeUnit) {
 			Route: unit.ref, Name: spec.Name, Index: i,
 			Timeout: spec.Timeout, BackendTimeout: spec.BackendTimeout, Retry: spec.Retry, Session: spec.Session,
 		}
-		matches := spec.Matches
-		if len(matches) == 0 {
-			matches = []HTTPMatch{{}}
-		}
 		c.fillRule(rule, spec.Filters, spec.Backends, &f)
 		if spec.BadTimeouts {
 			rule.refuse(f.invalidate("rule %d: a timeout cannot be read", i))
 		}
-		for j := range matches {
-			e, err := httpEntry(&matches[j])
-			if err != nil {
-				f.invalidate("rule %d: %v", i, err)
-				continue
-			}
-			all = append(all, e.of(rule, &o.Meta, j))
-		}
+		all = append(all, ruleEntries(rule, &o.Meta, spec.Matches, httpEntry, &f)...)
 	}
 	c.applyPolicies(unit, all, &f)
 	c.attachEntries(unit, &o.RouteCommon, all, &f)
@@ -47,22 +36,27 @@ func (c *Compiler) buildGRPC(o *GRPCRoute, unit *routeUnit) {
 	for i := range o.Rules {
 		spec := &o.Rules[i]
 		rule := &Rule{Route: unit.ref, Name: spec.Name, Index: i, GRPC: true, Session: spec.Session}
-		matches := spec.Matches
-		if len(matches) == 0 {
-			matches = []GRPCMatch{{}}
-		}
 		c.fillRule(rule, spec.Filters, spec.Backends, &f)
-		for j := range matches {
-			e, err := grpcEntry(&matches[j])
-			if err != nil {
-				f.invalidate("rule %d: %v", i, err)
-				continue
-			}
-			all = append(all, e.of(rule, &o.Meta, j))
-		}
+		all = append(all, ruleEntries(rule, &o.Meta, spec.Matches, grpcEntry, &f)...)
 	}
 	c.applyPolicies(unit, all, &f)
 	c.attachEntries(unit, &o.RouteCommon, all, &f)
+}
+
+// ruleEntries compiles the conditions of a rule. Without a condition it gets all requests.
+func ruleEntries[M any](rule *Rule, m *Meta, matches []M, compile func(*M) (*entry, error), f *faults) (all []*entry) {
+	if len(matches) == 0 {
+		matches = make([]M, 1)
+	}
+	for j := range matches {
+		e, err := compile(&matches[j])
+		if err != nil {
+			f.invalidate("rule %d: %v", rule.Index, err)
+			continue
+		}
+		all = append(all, e.of(rule, m, j))
+	}
+	return all
 }
 
 // attachEntries attaches a route with entries. Gateways with a certificate for backends get rules of their own.
@@ -211,8 +205,7 @@ func validHeaderName(name string) bool {
 	return name != ""
 }
 
-// maxPattern is the length of a regular expression, and maxRepeat the size of a compiled one in instructions (regexp
-// allows repetitions that blow up a short text).
+// maxPattern is the length of a regular expression.
 const maxPattern = 1024
 
 // compilePattern compiles a user's regular expression. Matching is linear in the text, because regexp is RE2.

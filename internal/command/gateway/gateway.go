@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,11 +90,11 @@ func (o options) settings() (gateway.Settings, error) {
 	if o.defaultCertificate == "" {
 		return s, nil
 	}
-	namespace, name, ok := strings.Cut(o.defaultCertificate, "/")
-	if !ok || namespace == "" || name == "" {
+	name, err := api.ParseName(o.defaultCertificate)
+	if err != nil {
 		return s, fmt.Errorf("--default-certificate %q is not NAMESPACE/NAME", o.defaultCertificate)
 	}
-	s.DefaultCertificate = api.Name{Namespace: namespace, Name: name}
+	s.DefaultCertificate = name
 	return s, nil
 }
 

@@ -43,12 +43,12 @@ func (x *exchange) basicAuth(f *gateway.BasicAuth) *reply {
 		realm = "Authentication Required"
 	}
 	r := x.refuse(401, "no valid password")
-	r.headers = append(r.headers, gateway.Header{Name: "Www-Authenticate", Value: `Basic realm="` + strings.ReplaceAll(clean2(realm), `"`, "'") + `", charset="UTF-8"`})
+	r.headers = append(r.headers, gateway.Header{Name: "Www-Authenticate", Value: `Basic realm="` + strings.ReplaceAll(printable(realm), `"`, "'") + `", charset="UTF-8"`})
 	return r
 }
 
-// clean2 removes control characters.
-func clean2(s string) string {
+// printable removes control characters. Unlike clean, it keeps spaces.
+func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return -1

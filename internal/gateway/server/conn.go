@@ -111,14 +111,7 @@ func (s *Server) proxyProtocol(c *conn) error {
 }
 
 // trusts reports whether a peer's word about its client counts.
-func (s *Server) trusts(a netip.Addr) bool {
-	for _, p := range s.TrustedProxies {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
+func (s *Server) trusts(a netip.Addr) bool { return contains(s.TrustedProxies, a) }
 
 // serve serves a connection until it ends.
 func (s *Server) serve(c *conn) {
@@ -171,12 +164,12 @@ func (s *Server) serveTLS(c *conn, st *state, port gateway.Port) {
 	switch {
 	case decided.Passthrough != nil:
 		c.Conn = rec.replay()
-		s.relay(c, decided.Passthrough, nil)
+		s.relay(c, decided.Passthrough)
 	case err != nil:
 		s.metrics.handshakeErrors.Inc()
 	case decided.Forward != nil:
 		c.Conn = t
-		s.relay(c, decided.Forward, nil)
+		s.relay(c, decided.Forward)
 	default:
 		state := t.ConnectionState()
 		c.Conn, c.tls = t, &state

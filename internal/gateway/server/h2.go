@@ -274,14 +274,22 @@ func (x *exchange) write(w *countingWriter, a *reply) {
 	}
 	x.mark(h)
 	body := a.body
-	if body == "" && a.code >= 300 && !isGRPCReply(a) {
-		body = strconv.Itoa(a.code) + " " + http.StatusText(a.code) + "\n"
-		h.Set("Content-Type", "text/plain; charset=utf-8")
+	if body == "" && a.code >= 300 {
+		body = a.text(h)
 	}
 	w.WriteHeader(max(a.code, 200))
 	if body != "" {
 		_, _ = io.WriteString(w, body) // the client may have left
 	}
+}
+
+// text returns the text for people of an answer without a body, and says so in the header. A gRPC status has none.
+func (a *reply) text(h header) string {
+	if isGRPCReply(a) {
+		return ""
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	return strconv.Itoa(a.code) + " " + http.StatusText(a.code) + "\n"
 }
 
 // A bufferPool gives httputil.ReverseProxy its buffers.
@@ -347,9 +355,8 @@ func (a *reply) response(req *http.Request) *http.Response {
 		h.Add(f.Name, f.Value)
 	}
 	body := a.body
-	if body == "" && !isGRPCReply(a) {
-		body = strconv.Itoa(a.code) + " " + http.StatusText(a.code) + "\n"
-		h.Set("Content-Type", "text/plain; charset=utf-8")
+	if body == "" {
+		body = a.text(netHeader{h})
 	}
 	return &http.Response{
 		StatusCode: max(a.code, 200), ProtoMajor: 1, ProtoMinor: 1, Header: h, Request: req,

@@ -2,6 +2,7 @@ package server
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -175,7 +176,7 @@ func (s *Server) logRequest(x *exchange, code int, sent int64, took time.Duratio
 	if s.AccessLog == nil {
 		return
 	}
-	cut := func(v string) string { return string([]byte(v[:min(len(v), 1024)])) }
+	cut := func(v string) string { return strings.Clone(v[:min(len(v), 1024)]) }
 	agent, _ := x.in.Header("User-Agent")
 	attrs := []any{
 		"client", x.in.Client().String(), "method", cut(x.in.Method()), "host", x.in.Host(), "path", cut(x.in.Path()),

@@ -2,9 +2,11 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/gateway"
@@ -54,12 +56,8 @@ func (x *exchange) mirrorTo(m *gateway.Mirror, u *upstream, body []byte, whole b
 	if u.tls != nil {
 		req.URL.Scheme = "https"
 	}
-	path := m.Path
-	if path == "" {
-		path = x.path
-	}
-	req.Host = string([]byte(x.host))
-	req.URL.Opaque, req.URL.RawQuery = string([]byte(path)), string([]byte(x.query))
+	req.Host = strings.Clone(x.host)
+	req.URL.Opaque, req.URL.RawQuery = strings.Clone(cmp.Or(m.Path, x.path)), strings.Clone(x.query)
 	x.srv.work.Add(1) // the request itself is counted, so Wait cannot have ended
 	go func() {
 		defer x.srv.work.Done()

@@ -18,11 +18,11 @@ func (s *Server) serveStream(c *conn, st *state) {
 		s.metrics.refused.WithLabelValues("route").Inc()
 		return
 	}
-	s.relay(c, stream.Backends, &stream.Route)
+	s.relay(c, stream.Backends)
 }
 
 // relay relays a connection to an endpoint of one of the backends. The endpoint's filters do not apply: it is no HTTP.
-func (s *Server) relay(c *conn, backends []gateway.Backend, _ *gateway.Ref) {
+func (s *Server) relay(c *conn, backends []gateway.Backend) {
 	b := chooseStream(backends)
 	if b == nil || b.Refused != "" {
 		s.metrics.refused.WithLabelValues("backend").Inc()

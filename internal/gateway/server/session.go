@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/gateway"
@@ -22,21 +21,6 @@ func (e *endpoint) tag(key []byte) string {
 	m := hmac.New(sha256.New, key)
 	m.Write([]byte(e.up.key.service.String() + " " + e.text))
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil)[:18])
-}
-
-// onceTags returns a function that makes the index of the endpoints' tags when it is first needed.
-func onceTags(all []*endpoint) func(key []byte) map[string]*endpoint {
-	var once sync.Once
-	var tags map[string]*endpoint
-	return func(key []byte) map[string]*endpoint {
-		once.Do(func() {
-			tags = make(map[string]*endpoint, len(all))
-			for _, e := range all {
-				tags[e.tag(key)] = e
-			}
-		})
-		return tags
-	}
 }
 
 // sessionName is the name of the cookie or the header.
@@ -61,7 +45,7 @@ func (x *exchange) sessionEndpoint(u *upstream) *endpoint {
 		tag, _ = cookieOf(x.in, sessionName(s))
 	}
 	if tag != "" {
-		if e := u.set.Load().tags(x.srv.SessionKey)[tag]; e != nil && e.health.usable(u, x.started) {
+		if e := u.set.Load().tags()[tag]; e != nil && e.health.usable(u, x.started) {
 			if s.Header || s.Idle > 0 {
 				x.session = strings.Clone(tag)
 			}

@@ -155,12 +155,9 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestPassthrough: a connection whose name is passed through reaches the endpoint as it is, next to names that end here. A
-// TLSRoute of mode Terminate gets the decrypted bytes.
-func TestPassthrough(t *testing.T) {
-	b := start(t, Config{})
-	ca := newAuthority(t)
-	end := serveTLS(t, ca.issue(t, "end.example"), nil, echo)
+// echoTCP starts a server that sends back what it gets, and returns its address.
+func echoTCP(t *testing.T) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -178,11 +175,21 @@ func TestPassthrough(t *testing.T) {
 			}()
 		}
 	}()
+	return l.Addr().String()
+}
+
+// TestPassthrough: a connection whose name is passed through reaches the endpoint as it is, next to names that end here. A
+// TLSRoute of mode Terminate gets the decrypted bytes.
+func TestPassthrough(t *testing.T) {
+	b := start(t, Config{})
+	ca := newAuthority(t)
+	end := serveTLS(t, ca.issue(t, "end.example"), nil, echo)
+	echoing := echoTCP(t)
 	b.table.ports[0].TLS = true
 	b.table.handshakes = map[string]gateway.Handshake{
 		"end.example":  {Passthrough: []gateway.Backend{b.backend("end", end)}},
 		"shop.example": {Certificates: []*tls.Certificate{ca.issue(t, "shop.example")}},
-		"tcp.example":  {Certificates: []*tls.Certificate{ca.issue(t, "tcp.example")}, Forward: []gateway.Backend{b.backend("tcp", l.Addr().String())}},
+		"tcp.example":  {Certificates: []*tls.Certificate{ca.issue(t, "tcp.example")}, Forward: []gateway.Backend{b.backend("tcp", echoing)}},
 	}
 	b.rule("/", &gateway.Rule{Backends: []gateway.Backend{b.backend("cart", serveHTTP(t, echo))}})
 	c := b.over(2, &tls.Config{RootCAs: ca.pool})
@@ -241,23 +248,7 @@ func TestBackendTLS(t *testing.T) {
 // TestTCP: a port of TCP is relayed, and a dead endpoint passed over.
 func TestTCP(t *testing.T) {
 	b := start(t, Config{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	echoing := echoTCP(t)
 	u, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +268,7 @@ func TestTCP(t *testing.T) {
 	udp := freePort(t)
 	b.table.ports = append(b.table.ports, gateway.Port{Number: udp, Proto: api.UDP})
 	b.table.streams = map[uint16]gateway.Stream{
-		b.port: {Backends: []gateway.Backend{b.backend("db", fmt.Sprintf("127.0.0.1:%d", freePort(t)), l.Addr().String())}},
+		b.port: {Backends: []gateway.Backend{b.backend("db", fmt.Sprintf("127.0.0.1:%d", freePort(t)), echoing)}},
 		udp:    {Backends: []gateway.Backend{b.backend("dns", u.LocalAddr().String())}},
 	}
 	b.apply()

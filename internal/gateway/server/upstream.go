@@ -40,7 +40,7 @@ type endpointSet struct {
 	all   []*endpoint
 	slots []int32 // indexes of all, as the weights say
 	hash  func() []int32
-	tags  func(key []byte) map[string]*endpoint
+	tags  func() map[string]*endpoint // by the name in cookies
 }
 
 // An endpoint is one address of an upstream.
@@ -99,7 +99,13 @@ func (u *upstream) setEndpoints(from []service.Endpoint) {
 	}
 	next.slots = lb.Slots(nil, from)
 	next.hash = sync.OnceValue(func() []int32 { return lb.Maglev(from) })
-	next.tags = onceTags(next.all)
+	next.tags = sync.OnceValue(func() map[string]*endpoint {
+		tags := make(map[string]*endpoint, len(next.all))
+		for _, e := range next.all {
+			tags[e.tag(u.srv.SessionKey)] = e
+		}
+		return tags
+	})
 	u.set.Store(next)
 	for _, e := range known {
 		e.gone.Store(true)

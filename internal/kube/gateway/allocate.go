@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -25,7 +26,7 @@ func allocate(have map[string]portMap, wanted map[string][]gateway.BindKey, last
 		}
 		all[uid] = ports
 	}
-	for _, uid := range sorted(maps.Keys(wanted)) {
+	for _, uid := range slices.Sorted(maps.Keys(wanted)) {
 		for _, key := range wanted[uid] {
 			if _, ok := all[uid][key]; ok || len(used) > lastBind-firstBind {
 				continue

@@ -97,10 +97,12 @@ func sortedKeys(ports portMap) (keys []gateway.BindKey) {
 	for key := range ports {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, func(a, b gateway.BindKey) int {
-		return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
-	})
+	slices.SortFunc(keys, compareKeys)
 	return keys
+}
+
+func compareKeys(a, b gateway.BindKey) int {
+	return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
 }
 
 // followBinds reads the bind ports.

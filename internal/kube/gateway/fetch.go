@@ -6,13 +6,13 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/gateway"
+	"github.com/fairway-net/fairway/internal/kube"
 	oneline "github.com/fairway-net/fairway/internal/text"
 )
 
@@ -188,22 +188,15 @@ func (f *fetcher) read(ctx context.Context, ref gateway.Ref) (gateway.Object, er
 	if ref.Kind == gateway.KindSecret {
 		o, err := f.client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, notFoundIsNil(err)
+			return nil, kube.NotGone(err)
 		}
 		return convertSecret(o), nil
 	}
 	o, err := f.client.CoreV1().ConfigMaps(ref.Namespace).Get(ctx, ref.Name.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, notFoundIsNil(err)
+		return nil, kube.NotGone(err)
 	}
 	return convertConfigMap(o), nil
-}
-
-func notFoundIsNil(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // store keeps the result of an attempt. After a failure the object stays as it was.

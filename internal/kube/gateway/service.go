@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,6 +62,15 @@ func portName(key gateway.BindKey) string {
 	return strings.ToLower(key.Proto.String()) + "-" + strconv.Itoa(int(key.Port))
 }
 
+// portNames returns the names of ports, as wantedService has them.
+func portNames(keys []gateway.BindKey) string {
+	names := make([]string, len(keys))
+	for i, key := range keys {
+		names[i] = portName(key)
+	}
+	return strings.Join(names, " ")
+}
+
 // wantService returns the Service of a Gateway that serves these ports.
 func wantService(g *gateway.Gateway, ports portMap, streams bool) (wantedService, serviceMeta) {
 	m := serviceMeta{labels: map[string]string{}, annotations: map[string]string{}}
@@ -85,15 +93,11 @@ func wantService(g *gateway.Gateway, ports portMap, streams bool) (wantedService
 	if streams {
 		m.annotations[kube.AnnotationWeights] = "true"
 	}
-	var names []string
-	for _, key := range sortedKeys(ports) {
-		names = append(names, portName(key))
-	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%v %v", m.labels, m.annotations) // maps are printed in the order of their keys
 	// The node that announces the address needs an endpoint of each port. A stream's endpoints are the backends, which
 	// may be on other nodes than the gateway's pods.
-	return wantedService{Gateway: g.Name.Name, UID: g.UID, Version: fmt.Sprintf("%016x", h.Sum64()), Ports: strings.Join(names, " "), Local: !streams || len(ports) == 1}, m
+	return wantedService{Gateway: g.Name.Name, UID: g.UID, Version: fmt.Sprintf("%016x", h.Sum64()), Ports: portNames(sortedKeys(ports)), Local: !streams || len(ports) == 1}, m
 }
 
 // labelValue cuts a name to the length of a label's value.
@@ -123,14 +127,8 @@ func convertOwnService(o *corev1.Service) *ownService {
 			keys = append(keys, gateway.BindKey{Proto: proto, Port: uint16(p.Port)})
 		}
 	}
-	slices.SortFunc(keys, func(a, b gateway.BindKey) int {
-		return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
-	})
-	var names []string
-	for _, key := range keys {
-		names = append(names, portName(key))
-	}
-	s.Ports = strings.Join(names, " ")
+	slices.SortFunc(keys, compareKeys)
+	s.Ports = portNames(keys)
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer || len(o.Spec.Selector) > 0 {
 		s.Ports = "changed by others"
 	}
@@ -197,5 +195,3 @@ func (c *Controller) applyService(ctx context.Context, name api.Name, want wante
 func ownerReferences(name, uid string) []any {
 	return []any{map[string]any{"apiVersion": gatewayv1.GroupVersion.String(), "kind": kindGateway, "name": name, "uid": uid, "controller": true}}
 }
-
-func sorted(all iter.Seq[string]) []string { return slices.Sorted(all) }
