@@ -112,13 +112,13 @@ func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 	return done, err
 }
 
-// Pauses between looks for kube-proxy's rules. While there are none, the pause doubles up to kubeProxyQuiet. It also
-// doubles each time that the rules came back, up to kubeProxyLongest: the agent must not compete with a running
-// kube-proxy.
+// Pauses between looks for kube-proxy's rules. The pause doubles while there are none. It also doubles each time that the
+// rules came back, because the agent must not compete with a running kube-proxy. But when that kube-proxy ends, nobody
+// keeps its last rules up to date, and a packet may meet them before ours. So they stay for a minute at most.
 const (
 	kubeProxyPause   = 5 * time.Second
-	kubeProxyQuiet   = time.Minute
-	kubeProxyLongest = 5 * time.Minute
+	kubeProxyLongest = time.Minute
+	kubeProxyUnasked = 5 * time.Minute // without Replace, when the result only feeds a log message
 )
 
 // kubeProxyWatch has the results of the looks for kube-proxy.
@@ -154,22 +154,22 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 		}
 	case len(remains) == 0:
 		w.back = false
-		w.pause = min(2*w.pause, kubeProxyQuiet)
+		w.pause = min(2*w.pause, kubeProxyLongest)
 		if !cfg.Replace {
-			w.pause = kubeProxyLongest // the result only feeds a log message
+			w.pause = kubeProxyUnasked
 		}
 	case !cfg.Replace:
 		if !w.back {
 			cfg.Log.Warn("kube-proxy's rules are on this node beside ours [--replace-kube-proxy removes them]", "rules", names(remains))
 		}
-		w.back, w.pause = true, kubeProxyLongest
+		w.back, w.pause = true, kubeProxyUnasked
 	case !w.removed:
 		w.removed, w.pause = true, kubeProxyPause
 		cfg.Log.Info("took over from kube-proxy: removed its rules", "rules", names(remains))
 	default:
 		w.pause = min(2*w.pause, kubeProxyLongest)
 		if !w.back {
-			cfg.Log.Warn("kube-proxy is still running on this node: its rules came back, and were removed again [end it: kubectl -n kube-system delete daemonset kube-proxy]", "rules", names(remains))
+			cfg.Log.Warn("kube-proxy is still running on this node: its rules came back, and were removed again [kubeadm upgrade has started it: fairway upgrade ends it again; or kubectl -n kube-system delete daemonset kube-proxy]", "rules", names(remains))
 		}
 		w.back = true
 	}

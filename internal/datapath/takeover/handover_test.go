@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
@@ -151,7 +152,7 @@ func TestReplace(t *testing.T) {
 			t.Error("kube-proxy's rules are removed before ours are there")
 		}
 		ours.err = nil
-		for range 4 {
+		for range 8 {
 			_, _ = h.Sync(t.Context(), table())
 			if there() {
 				t.Error("kube-proxy's rules are still there")
@@ -159,7 +160,10 @@ func TestReplace(t *testing.T) {
 			if err := write(); err != nil {
 				return err
 			}
-			h.kube.next = h.kube.next.Add(-2 * kubeProxyLongest) // as if that time had passed
+			if h.kube.pause > time.Minute {
+				t.Errorf("the rules of a kube-proxy that has ended may stay for %v", h.kube.pause)
+			}
+			h.kube.next = h.kube.next.Add(-h.kube.pause) // as if that time had passed
 		}
 		if n := strings.Count(logged.String(), "took over from kube-proxy"); n != 1 {
 			t.Errorf("the takeover is logged %d times:\n%s", n, &logged)
