@@ -14,11 +14,14 @@ require (
 )
 
 require (
+	github.com/coredns/caddy v1.1.4 // indirect
+	github.com/coredns/corefile-migration v1.0.34 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect
 	github.com/mdlayher/netlink v1.11.2 // indirect
 	github.com/mdlayher/socket v0.6.1 // indirect
 	github.com/moby/ipvs v1.1.0 // indirect
+	k8s.io/system-validators v1.12.1 // indirect
 	sigs.k8s.io/knftables v0.0.22 // indirect
 )
 

@@ -72,7 +72,7 @@ func (b *builder) addNode(ctx context.Context, ca *pki.Authority, n int) error {
 			}
 		}
 		b.Done("images loaded into %s", name)
-		if b.Deploy == "" {
+		if !b.runsPods() {
 			return nil // without manifests no node becomes Ready
 		}
 		if err := b.waitNode(ctx, name, began); err != nil {
@@ -92,7 +92,7 @@ func (b *builder) archives() ([]string, error) {
 		}
 		all = found
 	}
-	for _, more := range []string{b.Image, b.kubeProxyArchive()} {
+	for _, more := range []string{b.Image, b.kubeProxyArchive(), b.coreDNSArchive()} {
 		if more != "" {
 			all = append(all, more)
 		}

@@ -53,7 +53,7 @@ func (l *lab) bystander() *bystander {
 	}
 	b := &bystander{client: client, plan: plan}
 	b.load = (&undo{lab: l}).startLoad(fabric.NodeName(1), at+":8087", map[string]string{
-		fabric.Client: at + ":30707", fabric.NodeName(2): "10.96.7.7:80",
+		at + ":30707": fabric.Client, "10.96.7.7:80": fabric.NodeName(2),
 	})
 	return b
 }

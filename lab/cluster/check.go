@@ -14,7 +14,7 @@ import (
 // checkImages finds out whether the manifests' pods can start, before the lab makes anything. Otherwise the kubelets
 // would try for minutes to pull images from registries that they cannot reach.
 func (o Options) checkImages() error {
-	if o.Deploy == "" {
+	if !o.runsPods() {
 		return nil
 	}
 	if o.Image == "" {
@@ -22,6 +22,9 @@ func (o Options) checkImages() error {
 	}
 	if _, err := os.Stat(filepath.Join(o.ImagesDir, pauseArchive)); o.ImagesDir == "" || err != nil {
 		return fmt.Errorf("--images-dir %q has no %s: no pod starts without the image of its sandbox [make images builds it; --deploy '' leaves the manifests out]", o.ImagesDir, pauseArchive)
+	}
+	if o.Deploy == "" {
+		return nil
 	}
 	wanted, file, err := o.wantedImage()
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	apiversion "k8s.io/component-base/version"
 
 	"github.com/fairway-net/fairway/lab/apiclient"
+	"github.com/fairway-net/fairway/lab/kubeadm"
 )
 
 // describe records the cluster's settings in the objects where users of kubeadm look for them. It writes the ConfigMap
@@ -62,7 +62,7 @@ networking:
   dnsDomain: cluster.local
   podSubnet: %s
   serviceSubnet: %s
-`, b.id(), b.plan.APIServer()[len("https://"):], apiversion.Get().GitVersion, list(b.plan.Pods()), list(b.plan.Services()))
+`, b.id(), b.plan.APIServer()[len("https://"):], kubeadm.Version(), list(b.plan.Pods()), list(b.plan.Services()))
 }
 
 // createOnce creates a ConfigMap if it does not exist.

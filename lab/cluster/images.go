@@ -89,6 +89,11 @@ func (b *builder) unpackImages(ctx context.Context) error {
 			return err
 		}
 	}
+	if archive := b.coreDNSArchive(); archive != "" {
+		if err := b.writeCoreDNSImage(archive); err != nil {
+			return err
+		}
+	}
 	archives, err := b.archives()
 	if err != nil || len(archives) == 0 {
 		return err

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/lab/fabric"
@@ -24,9 +26,10 @@ type load struct {
 	stop     chan struct{}
 	running  sync.WaitGroup
 
-	mu               sync.Mutex
-	answered, opened int
-	failed           []string
+	mu                         sync.Mutex
+	answered, opened, resolved int
+	resolves                   bool
+	failed                     []string
 }
 
 const (
@@ -34,8 +37,8 @@ const (
 	pulse    = 20 * time.Millisecond
 )
 
-// startLoad starts a server at an address of a node, and sends requests from each namespace to an address of its
-// Service. The first request to each address must succeed.
+// startLoad starts a server at an address of a node, and sends 100 requests a second to each address of its Service, from
+// a namespace. The first request to each address must succeed.
 func (u *undo) startLoad(server, at string, ways map[string]string) *load {
 	u.Helper()
 	l := &load{u: u, fabric: fabric.Fabric{Dir: filepath.Join(u.lab.dir(), "net")}, stop: make(chan struct{})}
@@ -47,7 +50,7 @@ func (u *undo) startLoad(server, at string, ways map[string]string) *load {
 		u.Fatal(err)
 	}
 	l.running.Go(l.serve)
-	for from, to := range ways {
+	for to, from := range ways {
 		for end := time.Now().Add(time.Minute); l.once(from, to, time.Second) != nil; time.Sleep(pulse) {
 			if time.Now().After(end) {
 				u.Fatalf("%s never answers", to)
@@ -79,6 +82,57 @@ func visit(f fabric.Fabric, name string, do func() error) error {
 		return err
 	}
 	return f.Do(name, func() error { return errors.Join(do(), unix.Setns(int(h.Fd()), unix.CLONE_NEWNET)) })
+}
+
+// resolve also sends questions to the cluster's DNS, from a node. As in libc, each has two attempts. With 50 questions a
+// second, a port is soon used again, and conntrack may still send its packets to a server that has just ended.
+func (l *load) resolve(from string) {
+	l.resolves = true
+	l.running.Go(func() {
+		l.loop(&l.resolved, func() error {
+			if l.lookup(from) == nil {
+				return nil
+			}
+			return l.lookup(from)
+		})
+	})
+}
+
+// lookup asks for the Service kubernetes.
+func (l *load) lookup(from string) error {
+	var conn *net.UDPConn
+	err := l.in(from, func() (err error) {
+		server := netip.AddrPortFrom(fabric.Plan{Family: fabric.IPv4}.DNS()[0], 53)
+		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(server))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	query := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{
+		Name: dnsmessage.MustNewName("kubernetes.default.svc.cluster.local."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET,
+	}}}
+	packed, err := query.Pack()
+	if err != nil {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(packed); err != nil {
+		return err
+	}
+	buf := make([]byte, 1500)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return fmt.Errorf("ask DNS: %w", err)
+	}
+	var answer dnsmessage.Message
+	if err := answer.Unpack(buf[:n]); err != nil || answer.RCode != dnsmessage.RCodeSuccess || len(answer.Answers) != 1 {
+		return fmt.Errorf("DNS answers %v, %v", answer.GoString(), err)
+	}
+	return nil
 }
 
 // serve echoes until the listener is closed.
@@ -137,7 +191,7 @@ func (l *load) loop(count *int, do func() error) {
 		l.mu.Lock()
 		*count++
 		if err != nil {
-			l.failed = append(l.failed, fmt.Sprint(err))
+			l.failed = append(l.failed, time.Now().Format("05.000 ")+err.Error())
 		}
 		l.mu.Unlock()
 		if err != nil {
@@ -151,11 +205,11 @@ func (l *load) checkpoint(what string) {
 	l.u.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.u.Logf("%s: %d answers on old connections, %d new connections, failed: %d", what, l.answered, l.opened, len(l.failed))
-	if len(l.failed) > 0 || l.answered == 0 || l.opened == 0 {
+	l.u.Logf("%s: %d answers on old connections, %d new connections, %d names, failed: %d", what, l.answered, l.opened, l.resolved, len(l.failed))
+	if len(l.failed) > 0 || l.answered == 0 || l.opened == 0 || l.resolves && l.resolved == 0 {
 		l.u.Errorf("%s: %v", what, l.failed)
 	}
-	l.answered, l.opened, l.failed = 0, 0, nil
+	l.answered, l.opened, l.resolved, l.failed = 0, 0, 0, nil
 }
 
 func (l *load) end() {

@@ -182,7 +182,7 @@ func (b *builder) waitNode(ctx context.Context, name string, began time.Time) er
 		if why := unready(*n); why != "" {
 			return errors.New(why)
 		}
-		if b.Deploy != "" && !b.hasProxy(name) {
+		if b.runsPods() && !b.hasProxy(name) {
 			return errors.New("its proxy does not answer")
 		}
 		return nil

@@ -26,9 +26,11 @@ type Options struct {
 	EdgeTarget string `json:"edgeTarget"`
 	KubeProxy  string `json:"kubeProxy"` // path of a kube-proxy to run instead of Fairway's proxy; empty means Fairway's
 	APIPort    int    `json:"apiPort"`   // on 127.0.0.1
-	Deploy     string `json:"deploy"`    // directory with a kustomization; empty means none
-	Image      string `json:"image"`     // archive of Fairway's image; empty means none
-	ImagesDir  string `json:"imagesDir"` // archives of further images; empty means none
+	// Like makes the lab begin as another program leaves a cluster: "" or LikeKubeadm.
+	Like      string `json:"like,omitempty"`
+	Deploy    string `json:"deploy"`    // directory with a kustomization; empty means none
+	Image     string `json:"image"`     // archive of Fairway's image; empty means none
+	ImagesDir string `json:"imagesDir"` // archives of further images; empty means none
 	// EgressAddresses adds the component that lets pods' packets leave with the addresses of Services.
 	EgressAddresses bool `json:"egressAddresses"`
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
@@ -96,6 +98,9 @@ func (o Options) Validate() error {
 	}
 	if !slices.Contains(LoadBalancers, o.LoadBalancer) {
 		return fmt.Errorf("unknown load balancer %q [choose one of %s]", o.LoadBalancer, strings.Join(LoadBalancers, ", "))
+	}
+	if err := o.checkLike(); err != nil {
+		return err
 	}
 	if err := o.checkEdge(); err != nil {
 		return err

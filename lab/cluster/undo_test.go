@@ -16,7 +16,7 @@ import (
 )
 
 // TestUndo takes every way to Fairway and back as the documents describe it, by their very
-// commands, and compares the node with what it was before. TestInstall takes those that begin with other programs.
+// commands, and compares the node with what it was before. TestKubeadm takes the ways that begin with other programs.
 //
 //	deploy/README.md, docs/{operations,dns}.md ── sh blocks ──> the overlay's directory ──> one node
 //	                                                   before ── state ── after: nothing is left
@@ -29,7 +29,7 @@ func TestUndo(t *testing.T) {
 	t.Run("iptables, killed half-way", func(t *testing.T) { u.in(t).halfWay() })
 	t.Run("all components", func(t *testing.T) { u.in(t).everything() })
 	for name := range u.docs {
-		if !u.followed[name] && !slices.Contains(followedByInstall, name) {
+		if !u.followed[name] && !slices.Contains(followedByKubeadm, name) {
 			t.Errorf("no test runs the commands %q", name)
 		}
 	}
@@ -40,12 +40,19 @@ func newUndo(t *testing.T) *undo {
 	t.Helper()
 	l := newLab(t)
 	l.run("up", "--nodes", "1", "--api-port", strconv.Itoa(l.port), "--deploy", "", "--image", built.image, "--images-dir", built.images)
-	u := &undo{lab: l, dir: t.TempDir(), docs: docs(t), followed: map[string]bool{}}
+	u := undoIn(l)
+	u.before = u.state()
+	return u
+}
+
+// undoIn returns an undo for a lab that runs.
+func undoIn(l *lab) *undo {
+	l.Helper()
+	u := &undo{lab: l, dir: l.TempDir(), docs: docs(l.T), followed: map[string]bool{}}
 	if err := os.CopyFS(filepath.Join(u.dir, "deploy"), os.DirFS(built.deploy)); err != nil {
-		t.Fatal(err)
+		l.Fatal(err)
 	}
 	u.copyImage()
-	u.before = u.state()
 	return u
 }
 
@@ -57,6 +64,7 @@ type undo struct {
 	followed map[string]bool // the executed commands, by name
 	before   map[string]string
 	image    string // the image's tag
+	plainCNI bool   // the pod network is not Fairway's
 }
 
 // copyImage names the image in the copy of deploy/, as deploy/README.md says.
@@ -86,7 +94,7 @@ var shBlock = regexp.MustCompile("(?s)<!-- test: ([^>]*) -->\n```sh\n(.*?)```")
 func docs(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, doc := range []string{"deploy/README.md", "docs/operations.md", "docs/dns.md"} {
+	for _, doc := range []string{"deploy/README.md", "docs/operations.md", "docs/dns.md", "docs/migration.md"} {
 		text, err := os.ReadFile(filepath.Join("../..", doc))
 		if err != nil {
 			t.Fatal(err)
@@ -126,12 +134,14 @@ func (u *undo) shell(commands string) string {
 	return string(out)
 }
 
-// bin returns a directory with kubectl.
+// bin returns a directory with kubectl and fairway.
 func (u *undo) bin() string {
 	dir := filepath.Join(u.dir, "bin")
 	_ = os.Mkdir(dir, 0o755)
-	if err := os.Symlink(built.lab, filepath.Join(dir, "kubectl")); err != nil && !os.IsExist(err) {
-		u.Fatal(err)
+	for name, program := range map[string]string{"kubectl": built.lab, "fairway": built.fairway} {
+		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil && !os.IsExist(err) {
+			u.Fatal(err)
+		}
 	}
 	return dir
 }
@@ -175,12 +185,16 @@ func (u *undo) removal(mode string) {
 	u.same()
 }
 
-// there checks that the comparison detects the agent's work in the mode.
+// there checks that the comparison detects the agent's work in the mode, and that of its pod network.
 func (u *undo) there(mode string) {
 	u.Helper()
 	table := map[string]string{"nftables": "table inet fairway", "iptables": "table inet fairway-iptables", "userspace": "table inet fairway-userspace"}[mode]
 	now := u.state()
-	for what, want := range map[string]string{"nf_tables": table + "\n", "files": "/opt/cni/bin/fairway-cni\n"} {
+	wanted := map[string]string{"nf_tables": table + "\n", "files": "/opt/cni/bin/fairway-cni\n"}
+	if u.plainCNI {
+		delete(wanted, "files")
+	}
+	for what, want := range wanted {
 		if !strings.Contains(now[what], want) {
 			u.Errorf("mode %s: %s has no %q:\n%s", mode, what, want, now[what])
 		}

@@ -21,6 +21,7 @@ const Timeout = 3 * time.Minute
 // Up brings the lab up. It does nothing if the lab is already up. After an error no part of the lab is left, unless
 // o.Keep is set.
 func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
+	o = o.Begun()
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (l Lab) running(o Options) (proxy string, err error) {
 	}
 	have, found := s.Options, l.proxies(fabric.NodeName(1))
 	proxy = proxyText(found, have.ProxyMode)
-	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.LoadBalancer != o.LoadBalancer || have.EdgeTarget != o.EdgeTarget || have.NetworkPolicy != o.NetworkPolicy || have.MetricsServer != o.MetricsServer || have.PodNetwork != o.PodNetwork || have.Subnets != o.Subnets || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
+	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.Like != o.Like || have.LoadBalancer != o.LoadBalancer || have.EdgeTarget != o.EdgeTarget || have.NetworkPolicy != o.NetworkPolicy || have.MetricsServer != o.MetricsServer || have.PodNetwork != o.PodNetwork || have.Subnets != o.Subnets || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
 		return "", fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
 			count(len(s.nodes()), "node"), proxy, have.Family, l.Command("down"))
 	}
@@ -151,7 +152,12 @@ func (b *builder) build(ctx context.Context) error {
 	if err := b.startCluster(ctx); err != nil {
 		return err
 	}
-	if b.KubeProxy != "" {
+	switch {
+	case b.Like == LikeKubeadm:
+		if err := b.guard(ctx, b.initKubeadm); err != nil {
+			return err
+		}
+	case b.KubeProxy != "":
 		if err := b.guard(ctx, b.deployKubeProxy); err != nil {
 			return err
 		}
@@ -167,7 +173,7 @@ func (b *builder) build(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.Deploy != "" {
+	if b.runsPods() {
 		if err := b.guard(ctx, b.waitDNS); err != nil {
 			return err
 		}

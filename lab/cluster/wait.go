@@ -79,12 +79,12 @@ func (b *builder) waitNodes(ctx context.Context) error {
 				return err
 			}
 		}
-		return notReady(nodes.Items, b.Deploy != "")
+		return notReady(nodes.Items, b.runsPods())
 	})
 	if err != nil {
 		return fmt.Errorf("wait for nodes: %w", err)
 	}
-	if b.Deploy != "" {
+	if b.runsPods() {
 		b.Done("all nodes Ready")
 	}
 	return nil

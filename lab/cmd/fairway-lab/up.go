@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/lab/cluster"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
@@ -38,6 +40,9 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 			if err := makeAbsolute(cmd); err != nil {
 				return err
 			}
+			if err := checkLike(cmd, &o); err != nil {
+				return err
+			}
 			return lab.Up(cmd.Context(), o, cluster.NewProgress(cmd.OutOrStdout()))
 		},
 	}
@@ -55,6 +60,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
 	f.BoolVar(&o.MetricsServer, "metrics-server", false, "serve what nodes and pods use, for kubectl top and HorizontalPodAutoscalers")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")
+	f.StringVar(&o.Like, "like", "", "`tool` that the cluster is like when it begins, without Fairway: kubeadm")
 	f.IntVar(&o.APIPort, "api-port", o.APIPort, "`port` of the API server on 127.0.0.1")
 	f.StringVar(&o.Deploy, "deploy", o.Deploy, "`dir` of the manifests to apply (empty: none)")
 	f.StringVar(&o.Image, "image", o.Image, "`file`, an archive, of Fairway's image (empty: none)")
@@ -63,6 +69,22 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&config, "config", "", "YAML `file` with flags as fields, as in \"nodes: 2\"; flags given beside it count first")
 	f.BoolVar(&o.Keep, "keep-failed", false, "keep a failed cluster for debugging")
 	return cmd
+}
+
+// checkLike refuses flags that --like does not leave open, and sets kubeadm's proxy mode.
+func checkLike(cmd *cobra.Command, o *cluster.Options) error {
+	if o.Like == "" {
+		return nil
+	}
+	for _, name := range []string{"pod-network", "load-balancer", "deploy", "egress-addresses", "network-policy"} {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s: with --like %s the lab begins without Fairway [leave it out, and run fairway install later]", name, o.Like)
+		}
+	}
+	if !cmd.Flags().Changed("proxy-mode") {
+		o.ProxyMode = datapath.IPTables
+	}
+	return nil
 }
 
 func downCommand(lab *cluster.Lab) *cobra.Command {
