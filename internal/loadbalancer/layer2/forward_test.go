@@ -35,8 +35,10 @@ func TestOpenConnections(t *testing.T) {
 		l.owner(a, best)
 		first.goesOn("the owner hangs")
 		second := l.open(a)
+		quiet := first.talks("while the owner comes back")
 		l.signal(best, syscall.SIGCONT)
 		l.until(a, best)
+		quiet()
 		first.goesOn("the owner is back")
 		second.goesOn("the owner is back")
 		third := l.open(a)
@@ -46,9 +48,11 @@ func TestOpenConnections(t *testing.T) {
 		l.owner(a, best)
 		first.goesOn("the owner is drained")
 		third.ends("the owner is drained")
+		quiet = first.talks("while the drain is undone")
 		l.world.Nodes[best].Excluded = ""
 		l.tell(0, 1, 2)
 		l.until(a, best)
+		quiet()
 	}
 }
 
@@ -81,6 +85,26 @@ func (o *opened) goesOn(when string) {
 	if answer := o.Ask(30 * time.Second); answer.By != o.by {
 		o.l.t.Errorf("%s: a connection through %s: %v", when, o.by, answer)
 	}
+}
+
+// talks sends requests all the time, so that some meet a node that has just released the address, until quiet is called.
+func (o *opened) talks(when string) (quiet func()) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if answer := o.Ask(30 * time.Second); answer.By != o.by {
+					o.l.t.Errorf("%s: a connection through %s: %v", when, o.by, answer)
+					return
+				}
+			}
+		}
+	}()
+	return func() { close(stop); <-ended }
 }
 
 // ends ends the connection in order: both ends close it.

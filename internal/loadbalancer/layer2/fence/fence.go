@@ -49,12 +49,13 @@ type Fence struct {
 	routedKnown          bool               // forwardWant has the elements for addresses by BGP
 	routedKept           bool               // the kernel may still have elements for them from an earlier process
 	forwardErr           error
+	released             map[netip.Addr]time.Time // when, for some seconds
 }
 
 // Open loads the rules without devices and addresses, and removes those of a process before this one. The caller has the
 // Lock. grant is the duration of a grant.
 func Open(ctx context.Context, grant time.Duration) (*Fence, error) {
-	f := &Fence{table: nft.New(numbers.TableFence), grant: grant, devices: map[string]int{}, guarded: map[netip.Addr]bool{}, held: map[netip.Addr]bool{}}
+	f := &Fence{table: nft.New(numbers.TableFence), grant: grant, devices: map[string]int{}, guarded: map[netip.Addr]bool{}, held: map[netip.Addr]bool{}, released: map[netip.Addr]time.Time{}}
 	var err error
 	if f.sock, f.lo, err = openSocket(); err != nil {
 		return nil, err
@@ -240,6 +241,7 @@ func (f *Fence) Hold(ctx context.Context, add, drop []netip.Addr) error {
 // the new ones.
 func (f *Fence) hold(ctx context.Context, add, drop []netip.Addr) error {
 	forward, atOnce := f.forwardChanges()
+	forward = append(forward, f.releaseChanges(add, drop)...)
 	if n := len(forward) + len(add) + len(drop); n == 0 {
 		return nil
 	} else if n <= elementsPerRun {

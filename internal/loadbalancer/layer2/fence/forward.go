@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,7 @@ var forwardReload = fmt.Sprintf("add table ip %[1]s\nflush table ip %[1]s\nadd t
 // The table's sets and maps.
 const (
 	previousMap    = "former"
+	releasedSet    = "released"
 	routedFirstMap = "routed-first"
 	routedNextMap  = "routed-next"
 	peersSet       = "peers"
@@ -67,11 +69,7 @@ func (w Forwarding) elements() map[element]string {
 	all := map[element]string{}
 	for set, values := range map[string]map[netip.Addr]netip.Addr{previousMap: w.Previous, routedFirstMap: w.First, routedNextMap: w.Next} {
 		for a, node := range values {
-			family := "ip"
-			if a.Is6() {
-				family = "ip6"
-			}
-			all[element{family, set, a.String()}] = " : " + node.String()
+			all[element{familyOf(a), set, a.String()}] = " : " + node.String()
 		}
 	}
 	if w.First == nil {
@@ -143,6 +141,38 @@ func (f *Fence) forwardChanges() (all []string, atOnce bool) {
 		write("add", f.forwardWant, f.forward, true)
 	}
 	return all, atOnce
+}
+
+// releaseTime is the timeout of the set released in former.nft.
+const releaseTime = 5 * time.Second
+
+// releaseChanges returns the commands for addresses that this node holds from now on, or releases. The kernel removes the
+// elements of released addresses by itself. Deleting an element that is not there is an error, so it is added first.
+func (f *Fence) releaseChanges(add, drop []netip.Addr) (all []string) {
+	if f.forwardErr != nil {
+		return nil
+	}
+	command := func(verb string, a netip.Addr) string {
+		return fmt.Sprintf("%s element %s %s %s { %s }\n", verb, familyOf(a), numbers.TableFormer, releasedSet, a)
+	}
+	maps.DeleteFunc(f.released, func(_ netip.Addr, at time.Time) bool { return time.Since(at) > 2*releaseTime })
+	for _, a := range drop {
+		f.released[a] = time.Now()
+		all = append(all, command("add", a))
+	}
+	for _, a := range add {
+		if !f.released[a].IsZero() {
+			all = append(all, command("add", a)+command("delete", a))
+		}
+	}
+	return all
+}
+
+func familyOf(a netip.Addr) string {
+	if a.Is6() {
+		return "ip6"
+	}
+	return "ip"
 }
 
 func (e element) compare(o element) int {

@@ -72,6 +72,40 @@ func TestRoutedStays(t *testing.T) {
 	})
 }
 
+// TestReleased: an address is in the set released for some seconds after the node has released it, unless the node holds
+// the address again.
+func TestReleased(t *testing.T) {
+	inNode(t, func(int) {
+		ctx := t.Context()
+		f, err := Open(ctx, grant)
+		must(t, err)
+		defer f.Close()
+		must(t, f.ForwardingError())
+		holds := func(family string, a netip.Addr) bool {
+			t.Helper()
+			out, err := exec.Command("nft", "list", "set", family, numbers.TableFormer, releasedSet).CombinedOutput()
+			must(t, err)
+			return strings.Contains(string(out), a.String())
+		}
+		check := func(when string, want bool) {
+			t.Helper()
+			if v4, v6 := holds("ip", vip4), holds("ip6", vip6); v4 != want || v6 != want {
+				t.Errorf("%s: %t and %t, want %t", when, v4, v6, want)
+			}
+		}
+		all := []netip.Addr{vip4, vip6}
+		for range 2 {
+			must(t, f.Hold(ctx, all, nil))
+			check("held", false)
+			must(t, f.Hold(ctx, nil, all))
+			check("released", true)
+		}
+		must(t, f.Reload(ctx, nil))
+		check("loaded again", true)
+		waitUntil(t, func() bool { return !holds("ip", vip4) && !holds("ip6", vip6) })
+	})
+}
+
 // TestForwardingTables: the next Hold writes the targets of SetForwarding, and nothing else: for ten thousand addresses
 // too, and after another program has removed the rules.
 func TestForwardingTables(t *testing.T) {
