@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -109,6 +110,10 @@ func (u *undo) everything() {
 	if out := u.run(append(set, "held4")...); strings.Contains(out, address) {
 		u.Errorf("after drain, the node still announces the address:\n%s", out)
 	}
+	u.forget(address)
+	if out, err := u.try(asks...); err == nil {
+		u.Errorf("after drain, the only node's address still answers: %s", out)
+	}
 	u.fairway("drain", "node-1", "--undo")
 	u.eventually("200", asks...)
 	u.eventually("table inet fairway-policy", "node", "1", "--", "nft", "list", "tables")
@@ -118,6 +123,17 @@ func (u *undo) everything() {
 	u.run("kubectl", "delete", "service/used", "--timeout=30s")
 	u.shell("kubectl delete -k deploy/dns-service --timeout=30s")
 	u.same()
+}
+
+// forget makes the router forget the MAC address that it knows for an address. A node serves each packet that arrives, as
+// with kube-proxy. The lab's router shares the kernel with the clients, whose TCP confirms what the router knows.
+func (u *undo) forget(address string) {
+	u.Helper()
+	router := fabric.Fabric{Dir: filepath.Join(u.lab.dir(), "net")}
+	err := visit(router, fabric.Switch, func() error { return exec.Command("ip", "neighbour", "flush", "to", address).Run() })
+	if err != nil {
+		u.Fatal(err)
+	}
 }
 
 // answers checks that DNS answers at its Service's address.
