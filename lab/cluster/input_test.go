@@ -85,6 +85,8 @@ func TestBadOptions(t *testing.T) {
 		{[]string{"--api-port", "70000"}, "choose from 1 to 65535"},
 		{[]string{"--kube-proxy", "/etc/passwd"}, "is not a program"},
 		{[]string{"--kube-proxy", "/nonexistent"}, "no such file"},
+		{[]string{"--like", "magic"}, "choose kubeadm"},
+		{[]string{"--like", "kubeadm"}, "hint: leave it out, and run fairway install later"}, // upArgs has --deploy
 		{[]string{"--image", "/nonexistent"}, "make image builds it"},
 		{[]string{"--deploy", "/nonexistent"}, "no such file"},
 		{[]string{"--images-dir", ""}, "no pod starts without the image of"},

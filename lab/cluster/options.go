@@ -127,7 +127,7 @@ func (o Options) Validate() error {
 		return err
 	}
 	for _, file := range []struct{ flag, path, advice string }{
-		{"--kube-proxy", o.KubeProxy, "name a kube-proxy program"},
+		{"--kube-proxy", o.KubeProxy, "name a kube-proxy program: lab/README.md says how to build one"},
 		{"--image", o.Image, "make image builds it"},
 		{"--images-dir", o.ImagesDir, "make images builds it"},
 		{"--deploy", o.Deploy, "name the directory deploy of the repository"},

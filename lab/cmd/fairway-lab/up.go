@@ -73,7 +73,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 
 // checkLike refuses flags that --like does not leave open, and sets kubeadm's proxy mode.
 func checkLike(cmd *cobra.Command, o *cluster.Options) error {
-	if o.Like == "" {
+	if o.Like != cluster.LikeKubeadm {
 		return nil
 	}
 	for _, name := range []string{"pod-network", "load-balancer", "deploy", "egress-addresses", "network-policy"} {
