@@ -197,11 +197,11 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
 		d.Values[keyPolicies] = yes // the API server accepts NetworkPolicies, and people expect that they count
 	}
 	switch {
-	case !fresh || f.CNI.Value == "":
+	case connectsPods(f.Live) || f.CNI.Value == "":
 	case f.CNI == f.unknownCNI():
-		d.note("%s: is there a CNI plugin that this program does not know? Its configuration in /etc/cni/net.d would come before or after Fairway's", f.CNI.From)
+		d.note("%s: is there a CNI plugin that this program does not know? Its configuration in /etc/cni/net.d would come before or after Fairway's: docs/from-flannel.md", f.CNI.From)
 	default:
-		d.refuse("--pod-network %s: another CNI plugin connects the pods: %s (%s) [leave the flag out, or remove the plugin from all nodes first]", d.Values[keyPodNetwork], f.CNI.Value, f.CNI.From)
+		d.refuse("--pod-network %s: another CNI plugin connects the pods: %s (%s) [leave the flag out, or remove the plugin from all nodes first: docs/from-flannel.md]", d.Values[keyPodNetwork], f.CNI.Value, f.CNI.From)
 	}
 	if d.Values[keyPodNetwork] == byRouters && !slices.Contains(slices.Concat(d.Components, o.Components), "load-balancer") {
 		d.refuse("--pod-network %s: the speaker has the sessions with the routers, and is not installed [add --component load-balancer, and BGPPeers: docs/podnetwork.md]", byRouters)
@@ -288,7 +288,7 @@ func (d *decision) rival(f *Facts) {
 	if f.Rival.Value == "" || !givesAddresses(d.Settings) && !slices.Contains(d.Components, "servicelb") {
 		return
 	}
-	d.refuse("%s gives addresses to Services of type LoadBalancer, too: %s [remove it first: docs/migration.md; --force, if spec.loadBalancerClass keeps their Services apart]", f.Rival.Value, f.Rival.From)
+	d.refuse("%s gives addresses to Services of type LoadBalancer, too: %s [remove it first: docs/from-metallb.md; --force, if spec.loadBalancerClass keeps their Services apart]", f.Rival.Value, f.Rival.From)
 }
 
 func (d *decision) kernel(f *Facts) {

@@ -83,7 +83,7 @@ func TestLosses(t *testing.T) {
 			"refused: this ends enforcement of NetworkPolicies: shop/deny (keep the component network-policy); egress addresses of Services: shop/canary (keep the component egress); weights of pods: shop/canary (keep the component controller) [--force ends them]"},
 		{"W7: beside MetalLB", "kubeadm", metallb, nil,
 			func(i *Installer) error { return i.Install(t.Context(), balancer) },
-			"refused: MetalLB gives addresses to Services of type LoadBalancer, too: DaemonSet metallb-system/speaker [remove it first: docs/migration.md; --force, if spec.loadBalancerClass keeps their Services apart]"},
+			"refused: MetalLB gives addresses to Services of type LoadBalancer, too: DaemonSet metallb-system/speaker [remove it first: docs/from-metallb.md; --force, if spec.loadBalancerClass keeps their Services apart]"},
 		{"MetalLB is gone, its webhook is not", "kubeadm", conversion, nil,
 			func(i *Installer) error { return i.Install(t.Context(), balancer) },
 			"CustomResourceDefinition bgppeers.metallb.io has a conversion webhook of another program, which would stay [once that program is removed: kubectl patch crd bgppeers.metallb.io --type merge -p '"},
@@ -237,5 +237,40 @@ metadata: {name: web, namespace: shop}`
 	}
 	if err := i.Upgrade(t.Context(), Options{ProxyMode: "nftables"}); err != nil {
 		t.Errorf("a Service that was deleted meanwhile: %v", err)
+	}
+}
+
+// TestForeignSchema: a dry run counts the fields of a schema that it changes, and does not print them.
+func TestForeignSchema(t *testing.T) {
+	const metallbs = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ipaddresspools.metallb.io}
+spec:
+  versions:
+  - name: v1beta1
+    schema: {openAPIV3Schema: {description: IPAddressPool represents a pool of IP addresses, properties: {kind: {description: its kind}}}}`
+	var out bytes.Buffer
+	i := installer(newFake(t, cluster(t, "kubeadm")+"\n---\n"+metallbs), &out)
+	i.DryRun = true
+	if err := i.Install(t.Context(), balancer); err != nil {
+		t.Fatal(err)
+	}
+	_, changed, found := strings.Cut(out.String(), "change  CustomResourceDefinition ipaddresspools.metallb.io\n")
+	changed, _, _ = strings.Cut(changed, "\n  create")
+	if !found || !strings.Contains(changed, "spec.versions.v1beta1.schema: ") || strings.Contains(changed, "description") {
+		t.Errorf("the plan is\n%s", &out)
+	}
+}
+
+// TestUpgradeBesidePlugin: with another CNI plugin, an upgrade refuses the pod network as an installation does.
+func TestUpgradeBesidePlugin(t *testing.T) {
+	var out bytes.Buffer
+	i := installer(newFake(t, cluster(t, "kubeadm")), &out)
+	if err := i.Install(t.Context(), plain); err != nil {
+		t.Fatal(err)
+	}
+	const want = "refused: --pod-network routes: another CNI plugin connects the pods: Calico (DaemonSet kube-system/calico-node) [leave the flag out, or remove the plugin from all nodes first: docs/from-flannel.md]"
+	if err := i.Upgrade(t.Context(), Options{PodNetwork: routes}); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

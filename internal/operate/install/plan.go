@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -75,11 +76,31 @@ func stepOf(ctx context.Context, api API, o *unstructured.Unstructured) (step, e
 		}
 		return s, err
 	}
-	s.verb, s.fields = same, differences("", visible(have), visible(then))
+	s.verb, s.fields = same, withoutSchemas(differences("", visible(have), visible(then)))
 	if len(s.fields) > 0 {
 		s.verb = change
 	}
 	return s, nil
+}
+
+// schemaField matches a changed field below the schema of a version of a CustomResourceDefinition.
+var schemaField = regexp.MustCompile(`^(spec\.versions\.\w+\.schema)\.`)
+
+// withoutSchemas replaces the changed fields of each schema by their number. MetalLB's CustomResourceDefinitions differ
+// from Fairway's in hundreds of descriptions.
+func withoutSchemas(fields []string) (short []string) {
+	count := map[string]int{}
+	for _, f := range fields {
+		if m := schemaField.FindStringSubmatch(f); m != nil {
+			count[m[1]]++
+		} else {
+			short = append(short, f)
+		}
+	}
+	for _, schema := range slices.Sorted(maps.Keys(count)) {
+		short = append(short, fmt.Sprintf("%s: %d fields", schema, count[schema]))
+	}
+	return short
 }
 
 // visible returns an object without the server's own fields.
