@@ -36,10 +36,15 @@ func compare(text, command, output string) error {
 	if !found || !closed {
 		return fmt.Errorf("there is no block that begins with %q", "$ "+command)
 	}
-	if !pattern(Stable(block)).MatchString(Stable(output)) {
+	if !Matches(block, output) {
 		return fmt.Errorf("behind $ %s is\n%s\nand it printed\n%s", command, block, output)
 	}
 	return nil
+}
+
+// Matches reports whether the output is what a page shows.
+func Matches(shown, output string) bool {
+	return pattern(Stable(shown)).MatchString(Stable(output))
 }
 
 // pattern returns the pattern of a block.
