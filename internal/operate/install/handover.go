@@ -81,11 +81,13 @@ func (i *Installer) takeProxy(ctx context.Context, inv *inventory, s Settings) e
 	if err != nil {
 		return err
 	}
-	if !isParked(proxy) {
+	if !inv.KubeProxy { // also if it is parked, because the inventory may have been lost
 		inv.KubeProxy = true
 		if err := inv.save(ctx, i.API); err != nil {
 			return err
 		}
+	}
+	if !isParked(proxy) {
 		if err := i.API.Patch(ctx, kubeProxyRef, []byte(parkProxy)); err != nil {
 			return err
 		}

@@ -274,3 +274,25 @@ func TestUpgradeBesidePlugin(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// TestInventoryLost: if the inventory is deleted, install adopts everything again, and uninstall starts kube-proxy.
+func TestInventoryLost(t *testing.T) {
+	api := newFake(t, cluster(t, "kubeadm"))
+	var out bytes.Buffer
+	i := installer(api, &out)
+	if err := i.Install(t.Context(), plain); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Delete(t.Context(), inventoryRef); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Install(t.Context(), plain); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	if err := i.Uninstall(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	if text := api.text(); strings.Contains(text, parked) {
+		t.Errorf("kube-proxy does not run again:\n%s", &out)
+	}
+}
