@@ -1,15 +1,46 @@
 package cluster_test
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/testing/docpage"
 )
 
-// TestPages walks the pages about nodes in a lab.
+// TestPages walks README and the pages about nodes in a lab.
 func TestPages(t *testing.T) {
 	first(t, 3)
 	w := newLab(t).transcripts()
 	w.run(w.upArgs("--nodes", "2")...)
+	w.Run("README.md", func(t *testing.T) { w.sameDir(t).pastesReadme() })
 	w.pages([]page{{"docs/maintenance.md", (*walk).maintenance}})
+}
+
+// pasted matches README's commands and their output.
+var pasted = regexp.MustCompile("(?s)<!-- test: try it -->\n```sh\n(.*?)```\n\n```\n(.*?)```\n")
+
+// pastesReadme pastes the commands of README in a directory with bin/, as the repository has it.
+func (w *walk) pastesReadme() {
+	text, err := os.ReadFile("../../README.md")
+	m := pasted.FindStringSubmatch(string(text))
+	if err != nil || m == nil {
+		w.Fatalf("README.md has no commands: %v", err)
+	}
+	if err := os.Symlink(w.dir, filepath.Join(w.dir, "bin")); err != nil {
+		w.Fatal(err)
+	}
+	out, err := w.bash(w.dir, m[1])
+	address := regexp.MustCompile(`10\.\d+\.\d+\.\d+:80/TCP|node-\d`)
+	if err != nil || !docpage.Matches(address.ReplaceAllString(m[2], "X"), address.ReplaceAllString(out, "X")) {
+		w.Errorf("%v\n%s\nand README.md shows\n%s", err, out, m[2])
+	}
+	w.run("kubectl", "delete", "deployment/hello", "service/hello", "--timeout=60s")
+	if strings.Contains(m[1], "$ ") {
+		w.Error("the commands have a prompt, and cannot be pasted")
+	}
 }
 
 // maintenance takes a node out and back, adds one and removes it.

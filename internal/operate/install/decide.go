@@ -68,8 +68,12 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	d.words(f)
 	d.image(o)
 	d.server(f, o)
-	d.podCIDR(f, o)
-	d.podNetwork(f, o, fresh, former == nil)
+	d.podCIDR(f, o, fresh)
+	live := f.Live
+	if live == nil && former != nil {
+		live = former.Values // somebody has deleted the ConfigMap
+	}
+	d.podNetwork(f, o, fresh, former == nil, connectsPods(live))
 	d.replace(f, o, fresh)
 	d.dns(f, o, former)
 	d.kernel(f)
@@ -147,8 +151,8 @@ func (f *Facts) controlPlanes() (names []string) {
 }
 
 // podCIDR takes the given addresses, else the previous ones, else the detected ones.
-func (d *decision) podCIDR(f *Facts, o Options) {
-	if o.ClusterCIDR == "" && f.Live == nil {
+func (d *decision) podCIDR(f *Facts, o Options, fresh bool) {
+	if o.ClusterCIDR == "" && fresh {
 		d.Values[keyClusterCIDR] = f.ClusterCIDR.Value
 	}
 	value := d.Values[keyClusterCIDR]
@@ -180,9 +184,9 @@ func (f *Facts) podCIDRHint() string {
 	return ""
 }
 
-// podNetwork provides the pod network if no other program does. fresh means that no agent exists, and first that this
-// program has installed none.
-func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
+// podNetwork provides the pod network if no other program does. fresh means that no agent exists, first that this
+// program has installed none, and ours that the pods use Fairway's pod network already.
+func (d *decision) podNetwork(f *Facts, o Options, fresh, first, ours bool) {
 	if fresh && (o.PodNetwork == "" || o.PodNetwork == Auto) {
 		d.Values[keyPodNetwork] = none
 		if f.CNI.Value == "" {
@@ -197,7 +201,7 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
 		d.Values[keyPolicies] = yes // the API server accepts NetworkPolicies, and people expect that they count
 	}
 	switch {
-	case connectsPods(f.Live) || f.CNI.Value == "":
+	case ours || f.CNI.Value == "":
 	case f.CNI == f.unknownCNI():
 		d.note("%s: is there a CNI plugin that this program does not know? Its configuration in /etc/cni/net.d would come before or after Fairway's: docs/from-flannel.md", f.CNI.From)
 	default:

@@ -275,6 +275,28 @@ func TestUpgradeBesidePlugin(t *testing.T) {
 	}
 }
 
+// TestSettingsLost: if the ConfigMap of the agents is deleted, upgrade writes it again, with the settings of the last
+// revision, and does not take Fairway's own CNI plugin for another program's.
+func TestSettingsLost(t *testing.T) {
+	api := newFake(t, cluster(t, "bare"))
+	var out bytes.Buffer
+	i := installer(api, &out)
+	if err := i.Install(t.Context(), Options{Image: plain.Image, ClusterCIDR: plain.ClusterCIDR, PodNetwork: "vxlan"}); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	config := objects.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: kubeSystem, Name: agentName}
+	if err := api.Delete(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := i.Upgrade(t.Context(), Options{}); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	if text := api.text(); !strings.Contains(text, "POD_NETWORK: vxlan") || strings.Contains(out.String(), "CNI plugin") {
+		t.Errorf("upgrade says\n%s", &out)
+	}
+}
+
 // TestInventoryLost: if the inventory is deleted, install adopts everything again, and uninstall starts kube-proxy.
 func TestInventoryLost(t *testing.T) {
 	api := newFake(t, cluster(t, "kubeadm"))
