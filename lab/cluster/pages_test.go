@@ -16,7 +16,7 @@ func TestPages(t *testing.T) {
 	w := newLab(t).transcripts()
 	w.run(w.upArgs("--nodes", "2")...)
 	w.Run("README.md", func(t *testing.T) { w.sameDir(t).pastesReadme() })
-	w.pages([]page{{"docs/maintenance.md", (*walk).maintenance}})
+	w.pages([]page{{"docs/maintenance.md", (*walk).maintenance}, {"docs/backup.md", (*walk).backup}})
 }
 
 // pasted matches README's commands and their output.
@@ -54,6 +54,14 @@ func (w *walk) maintenance(blocks map[string][]shown) {
 	w.block(blocks, "added")
 	w.block(blocks, "remove")
 	w.run("remove-node", "3")
+}
+
+// backup saves objects, and repairs what is deleted.
+func (w *walk) backup(blocks map[string][]shown) {
+	w.show(shown{command: "fairway install"}) // the lab's objects are kubectl's
+	for _, name := range []string{"save", "settings", "inventory", "secret"} {
+		w.block(blocks, name)
+	}
 }
 
 // webService is a Service of type LoadBalancer with four pods.
