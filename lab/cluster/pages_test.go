@@ -16,7 +16,7 @@ func TestPages(t *testing.T) {
 	w := newLab(t).transcripts()
 	w.run(w.upArgs("--nodes", "2")...)
 	w.Run("README.md", func(t *testing.T) { w.sameDir(t).pastesReadme() })
-	w.pages([]page{{"docs/maintenance.md", (*walk).maintenance}, {"docs/backup.md", (*walk).backup}})
+	w.pages([]page{{"docs/maintenance.md", (*walk).maintenance}, {"docs/backup.md", (*walk).backup}, {"docs/troubleshooting-policies.md", (*walk).troubles}})
 }
 
 // pasted matches README's commands and their output.
@@ -53,6 +53,8 @@ func (w *walk) maintenance(blocks map[string][]shown) {
 	w.run("add-node")
 	w.block(blocks, "added")
 	w.block(blocks, "remove")
+	w.run("fault", "node", "3", "kill")
+	w.block(blocks, "removed")
 	w.run("remove-node", "3")
 }
 
@@ -62,6 +64,30 @@ func (w *walk) backup(blocks map[string][]shown) {
 	for _, name := range []string{"save", "settings", "inventory", "secret"} {
 		w.block(blocks, name)
 	}
+}
+
+// smallPool has one address for the two Services that want it.
+const smallPool = `
+apiVersion: metallb.io/v1beta1
+kind: IPAddressPool
+metadata: {name: small, namespace: metallb-system}
+spec: {addresses: [192.168.49.150/32], autoAssign: false}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: one, annotations: {metallb.io/address-pool: small}}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]}
+`
+
+// troubles makes what the page repairs.
+func (w *walk) troubles(blocks map[string][]shown) {
+	w.input(smallPool, "kubectl", "apply", "-f", "-")
+	w.eventually("192.168.49.150", "kubectl", "get", "service", "one")
+	_, service, _ := strings.Cut(smallPool, "---\n")
+	w.input(strings.Replace(service, "name: one", "name: two", 1), "kubectl", "apply", "-f", "-")
+	w.block(blocks, "pool")
+	w.show(shown{command: "fairway drain node-2"})
+	w.block(blocks, "drained")
 }
 
 // webService is a Service of type LoadBalancer with four pods.

@@ -117,9 +117,14 @@ func (w *walk) show(s shown) {
 		line = "fairway-lab node " + s.node + " -- bash -c '" + strings.ReplaceAll(line, "'", `'\''`) + "'"
 	}
 	refusal := strings.Contains(s.output, "error: ") || strings.Contains(s.output, "exit code")
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(300 * time.Millisecond) {
+	looks := looking.MatchString(s.command) && s.output != "" // its exit status may say what it sees
+	began := time.Now()
+	for end := began.Add(30 * time.Second); ; time.Sleep(300 * time.Millisecond) {
 		out, err := w.bash(w.dir, line)
-		if (err != nil) == refusal && (s.output == "" || docpage.Matches(s.output, out)) {
+		if ((err != nil) == refusal || looks) && (s.output == "" || docpage.Matches(s.output, out)) {
+			if took := time.Since(began); took > 3*time.Second {
+				w.Logf("%.1f s: %s", took.Seconds(), s.command)
+			}
 			return
 		}
 		if !looking.MatchString(s.command) || time.Now().After(end) {
