@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/text"
@@ -25,22 +26,27 @@ type AgentPod struct {
 	State                 string // "Running", "CrashLoopBackOff", "Pending", "none", …
 	Running               bool
 	Restarts              int
+	Kubelet               string // version
+	ControlPlane          bool   // the node has the role control-plane
+	Drained               bool   // the node has the label that keeps load balancers off it
+	Unavailable           string // why the node's condition NetworkUnavailable is true; empty: it is not
 	port                  string // of its health server
 }
 
 // Agents are the agents of a cluster, seen with a kubeconfig.
 type Agents struct {
 	client    kubernetes.Interface
+	custom    dynamic.Interface
 	namespace string
 }
 
 // ConnectAgents makes a client. It sends nothing yet.
 func ConnectAgents(c Connection, namespace string) (*Agents, error) {
-	client, err := Connect(c)
+	client, custom, err := ConnectBoth(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Agents{client, namespace}, nil
+	return &Agents{client, custom, namespace}, nil
 }
 
 // List returns the agent of each node, sorted by node. It costs two lists, which the API
@@ -71,6 +77,9 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 		if !ok {
 			p = AgentPod{Node: name, State: "none"}
 		}
+		_, p.ControlPlane = nodes.Items[i].Labels["node-role.kubernetes.io/control-plane"]
+		p.Kubelet = nodes.Items[i].Status.NodeInfo.KubeletVersion
+		p.Drained, p.Unavailable = labelledOff(&nodes.Items[i]), NetworkUnavailable(&nodes.Items[i])
 		all = append(all, p)
 	}
 	slices.SortFunc(all, func(a, b AgentPod) int { return cmp.Compare(a.Node, b.Node) })

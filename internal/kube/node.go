@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -32,6 +33,10 @@ type Node struct {
 	WireGuardKey string
 	// Eligible says that load balancers may send traffic to the node: it is not about to be deleted.
 	Eligible bool
+	// Drained says that the node has the label of `fairway drain`.
+	Drained bool
+	// NetworkUnavailable says that the condition of this name is true.
+	NetworkUnavailable bool
 	// Problems are the invalid parts of the object, which were left out.
 	Problems []api.Problem
 }
@@ -39,7 +44,7 @@ type Node struct {
 // Equal reports whether n and o are equal.
 func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && n.Created.Equal(o.Created) && n.Eligible == o.Eligible &&
-		slices.Equal(n.Addrs, o.Addrs) && n.Internal == o.Internal && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+		n.Drained == o.Drained && n.NetworkUnavailable == o.NetworkUnavailable && slices.Equal(n.Addrs, o.Addrs) && n.Internal == o.Internal && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.WireGuardKey == o.WireGuardKey && slices.Equal(n.Problems, o.Problems)
 }
 
@@ -62,6 +67,7 @@ func ConvertNode(o *corev1.Node) Node {
 		Name: o.Name,
 		Zone: o.Labels[corev1.LabelTopologyZone], Created: o.CreationTimestamp.Time,
 		WireGuardKey: o.Annotations[AnnotationWireGuardKey],
+		Drained:      labelledOff(o), NetworkUnavailable: NetworkUnavailable(o) != "",
 		Eligible: o.DeletionTimestamp == nil && !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == taintToBeDeleted
 		}),
@@ -111,10 +117,8 @@ func podCIDRs(o *corev1.Node, bad *Problems) []netip.Prefix {
 // Excluded returns the reason why load balancers must not use a node; empty: they may use it. A cordoned node takes no
 // new pods, but serves.
 func Excluded(o *corev1.Node) string {
-	if value, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
-		if out, err := strconv.ParseBool(value); err != nil || out {
-			return "it has the label " + corev1.LabelNodeExcludeBalancers
-		}
+	if labelledOff(o) {
+		return "it has the label " + corev1.LabelNodeExcludeBalancers
 	}
 	if o.DeletionTimestamp != nil {
 		return "it is being deleted"
@@ -134,6 +138,27 @@ func Excluded(o *corev1.Node) string {
 	}
 	return ""
 }
+
+// labelledOff reports whether a node has the label of `fairway drain`.
+func labelledOff(o *corev1.Node) bool {
+	value, ok := o.Labels[corev1.LabelNodeExcludeBalancers]
+	out, err := strconv.ParseBool(value)
+	return ok && (err != nil || out)
+}
+
+// NetworkUnavailable returns the message of a node's condition NetworkUnavailable if it is true, and "" otherwise. New
+// pods stay away from such a node.
+func NetworkUnavailable(o *corev1.Node) string {
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			return api.Cut(strings.Join(strings.Fields(cmp.Or(c.Message, c.Reason, "no reason is given")), " "), maxCondition)
+		}
+	}
+	return ""
+}
+
+// maxCondition limits the message of a condition, which its writer chooses, in bytes.
+const maxCondition = 200
 
 // shutdownMessage is the kubelet's message in the condition Ready before its node shuts down. The kubelet sets no taint
 // in this case.

@@ -58,7 +58,7 @@ func (p *published) node() status.Node {
 func (s *agentStatus) node() status.Node {
 	v := s.state.Verdict()
 	n := status.Node{
-		Node: s.cfg.NodeName, Version: s.version, Mode: s.cfg.Mode, Configured: s.configured, PodNetwork: s.cfg.PodNetwork,
+		Node: s.cfg.NodeName, Version: s.version, Mode: s.cfg.Mode, Configured: s.configured, PodNetwork: s.cfg.PodNetwork, NetworkPolicies: s.cfg.NetworkPolicy,
 		Started: s.started, InSync: v.Queued.IsZero() && !v.Synced.IsZero(), Since: v.Queued,
 		Drift: status.Drift{Restored: v.Restored, Last: v.LastRestored}, OtherProxies: []string{}, Time: v.Now,
 	}
@@ -71,6 +71,8 @@ func (s *agentStatus) node() status.Node {
 	if t := s.applied.Table(); t != nil {
 		n.Services, n.Addresses, n.Endpoints = s.counter.Count(t)
 	}
+	own, _ := s.store.Node()
+	n.Drained = own.Drained
 	n.Egress = s.egress.Load().status()
 	if others := s.otherModes.Load(); others != nil {
 		n.OtherProxies = append(n.OtherProxies, *others...)

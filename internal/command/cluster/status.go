@@ -32,7 +32,9 @@ func NewStatus(e command.Env) *cobra.Command {
 
 On a node, and in an agent's pod, it asks the agent that runs there, as root, and needs no API
 server. With --cluster, a kubeconfig or names of nodes it asks every agent once, through the API
-server (it needs the rights to list nodes and pods, and to get pods/proxy in the agents' namespace).
+server, and says whether DNS, controller and speakers run, whether NetworkPolicies are enforced,
+and which nodes are drained. It needs the rights to list nodes and workloads, and to get
+pods/proxy in the agents' namespace. With names it asks these nodes only.
 
 With --load-balancers it says which nodes announce the addresses of Services of type LoadBalancer,
 since when, and on which interfaces or to which BGPPeers, as the speakers' ServiceL2Statuses and
@@ -41,7 +43,7 @@ of an address that nobody announces the reason, and of Services by name, or with
 other node does not, as the speakers decide it. It reads the API server once.
 
 Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
-agent, or an address is not announced, 2 if that could not be found out.`,
+agent, another part does not work, or an address is not announced, 2 if that could not be found out.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway status
   fairway status --kubeconfig ~/.kube/config
   kubectl fairway status -o wide
@@ -145,5 +147,12 @@ func clusterStatus(ctx context.Context, e command.Env, format output.Format, con
 	if forbidden.Load() {
 		return false, kube.ErrNoProxy
 	}
-	return all.OK(), output.Write(e.Stdout, format, all)
+	if len(names) == 0 {
+		all.Parts = status.JudgeParts(agents.Parts(ctx), pods, all.Time)
+	}
+	err = output.Write(e.Stdout, format, all)
+	if err == nil && all.OK() && all.Unknown() {
+		err = command.ExitError(2)
+	}
+	return all.OK(), err
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,7 +16,9 @@ import (
 
 // A Cluster is the status of all nodes.
 type Cluster struct {
-	Nodes     []Member  `json:"nodes"` // sorted by name
+	Nodes []Member `json:"nodes"` // sorted by name
+	// Parts are the other parts of Fairway. There are none if nodes were named.
+	Parts     []Part    `json:"parts,omitempty"`
 	Time      time.Time `json:"time"`
 	Namespace string    `json:"namespace"` // of the agents' pods
 }
@@ -72,22 +76,29 @@ func Gather(ctx context.Context, namespace string, members []Member, ask func(ct
 // OK reports whether nothing needs attention.
 func (m Member) OK() bool { return m.Status != nil && m.Status.OK() }
 
-// OK reports whether no node needs attention.
+// OK reports whether no node and no part needs attention.
 func (c Cluster) OK() bool {
 	for _, m := range c.Nodes {
 		if !m.OK() {
 			return false
 		}
 	}
-	return len(c.Nodes) > 0
+	return len(c.Nodes) > 0 && !c.has(Attention)
 }
 
-// WriteTable implements output.Value.
+// Unknown reports whether the state of a part could not be read.
+func (c Cluster) Unknown() bool { return c.has(Unknown) }
+
+func (c Cluster) has(l Level) bool {
+	return slices.ContainsFunc(c.Parts, func(p Part) bool { return p.Level == l })
+}
+
+// WriteTable implements output.Value. Without wide, its lines fit a terminal if the names of nodes are short.
 func (c Cluster) WriteTable(w io.Writer, wide bool) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := []string{"NODE", "AGENT", "VERSION", "MODE", "IN SYNC", "SERVICES", "ENDPOINTS", "DRIFT", "OTHER PROXIES", "DEGRADED"}
+	head := []string{"NODE", "AGENT", "MODE", "IN SYNC", "SERVICES", "DEGRADED"}
 	if wide {
-		head = append(head, "POD", "RESTARTS", "AGE", "ADDRESSES", "POD NETWORK")
+		head = append(head, "VERSION", "ENDPOINTS", "DRIFT", "OTHER PROXIES", "POD", "RESTARTS", "AGE", "ADDRESSES", "POD NETWORK")
 	}
 	fmt.Fprintln(tw, strings.Join(head, "\t"))
 	for _, m := range c.Nodes {
@@ -96,16 +107,43 @@ func (c Cluster) WriteTable(w io.Writer, wide bool) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
+	c.writeErrors(w)
+	if len(c.Parts) > 0 {
+		fmt.Fprintln(w)
+		writeParts(w, c.Parts)
+	}
 	_, err := fmt.Fprintf(w, "\n%s\n", c.summary())
 	return err
+}
+
+// writeErrors writes the texts that are too long for the table: errors of agents, and different versions.
+func (c Cluster) writeErrors(w io.Writer) {
+	versions := map[string][]string{}
+	for _, m := range c.Nodes {
+		if m.Status != nil {
+			versions[m.Status.Version] = append(versions[m.Status.Version], m.Name)
+		}
+		if m.Error != "" {
+			fmt.Fprintf(w, "%s\n", strings.Join(wrap(m.Name+": "+m.Error, width), "\n  "))
+		}
+	}
+	if len(versions) > 1 {
+		for _, v := range slices.Sorted(maps.Keys(versions)) {
+			fmt.Fprintf(w, "version %s: %s\n", v, some(versions[v]))
+		}
+	}
 }
 
 func (m Member) row(now time.Time, wide bool) []string {
 	n := m.Status
 	if n == nil {
-		row := []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", orDash(m.Error)}
+		degraded := "-"
+		if m.Error != "" {
+			degraded = "no answer"
+		}
+		row := []string{m.Name, m.State, "-", "-", "-", degraded}
 		if wide {
-			row = append(row, orDash(m.Pod), strconv.Itoa(m.Restarts), "-", "-", "-")
+			row = append(row, "-", "-", "-", "-", orDash(m.Pod), strconv.Itoa(m.Restarts), "-", "-", "-")
 		}
 		return row
 	}
@@ -113,18 +151,22 @@ func (m Member) row(now time.Time, wide bool) []string {
 	if !n.InSync {
 		sync = strings.TrimSuffix("NO, "+sync, ", -")
 	}
-	others := ""
-	if len(n.OtherProxies) > 0 {
-		others = "yes"
-	}
 	var reasons []string
 	for _, c := range n.Degraded {
 		reasons = append(reasons, c.Reason)
 	}
-	row := []string{m.Name, m.State, n.Version, n.mode(), sync, strconv.Itoa(n.Services), strconv.Itoa(n.Endpoints),
-		strconv.Itoa(n.Drift.Restored), orDash(others), orDash(strings.Join(reasons, ","))}
+	mode := n.Mode
 	if wide {
-		row = append(row, orDash(m.Pod), strconv.Itoa(m.Restarts), age(now, n.Started), strconv.Itoa(n.Addresses), n.PodNetwork)
+		mode = n.mode()
+	}
+	row := []string{m.Name, m.State, mode, sync, strconv.Itoa(n.Services), orDash(strings.Join(reasons, ","))}
+	if wide {
+		others := ""
+		if len(n.OtherProxies) > 0 {
+			others = "yes"
+		}
+		row = append(row, n.Version, strconv.Itoa(n.Endpoints), strconv.Itoa(n.Drift.Restored), orDash(others),
+			orDash(m.Pod), strconv.Itoa(m.Restarts), age(now, n.Started), strconv.Itoa(n.Addresses), n.PodNetwork)
 	}
 	return row
 }
@@ -147,10 +189,22 @@ func (c Cluster) summary() string {
 			next = fmt.Sprintf("\nwhy: kubectl -n %s describe pod %s", c.Namespace, m.Pod)
 		}
 	}
+	text := fmt.Sprintf("%d nodes, %d of them ok", len(c.Nodes), len(c.Nodes)-bad)
 	if len(c.Nodes) == 1 {
-		return fmt.Sprintf("1 node, %d ok%s", 1-bad, next)
+		text = fmt.Sprintf("1 node, %d ok", 1-bad)
 	}
-	return fmt.Sprintf("%d nodes, %d of them ok%s", len(c.Nodes), len(c.Nodes)-bad, next)
+	for _, level := range []Level{Attention, Unknown} {
+		var names []string
+		for _, p := range c.Parts {
+			if p.Level == level {
+				names = append(names, p.Name)
+			}
+		}
+		if len(names) > 0 {
+			text += fmt.Sprintf("; %s: %s", level, strings.Join(names, ", "))
+		}
+	}
+	return text + next
 }
 
 func orDash(text string) string {

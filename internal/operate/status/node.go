@@ -24,10 +24,13 @@ type Node struct {
 	Node    string `json:"node"`
 	Version string `json:"version"`
 	// Mode is the active proxy mode. Configured is --proxy-mode, which may be auto or none.
-	Mode       string    `json:"mode"`
-	Configured string    `json:"configuredMode"`
-	PodNetwork string    `json:"podNetwork"`
-	Started    time.Time `json:"started"`
+	Mode       string `json:"mode"`
+	Configured string `json:"configuredMode"`
+	PodNetwork string `json:"podNetwork"`
+	// NetworkPolicies says whether the agent enforces them. Drained says that load balancers keep off the node.
+	NetworkPolicies bool      `json:"networkPolicies"`
+	Drained         bool      `json:"drained,omitempty"`
+	Started         time.Time `json:"started"`
 	// InSync reports whether the kernel has everything that the API server has sent. Since is the time of the last
 	// change of InSync; zero means not yet.
 	InSync    bool      `json:"inSync"`
@@ -82,6 +85,10 @@ func (n Node) WriteTable(w io.Writer, _ bool) error {
 	row("version", "%s, running for %s", n.Version, age(n.Time, n.Started))
 	row("mode", "%s", n.mode())
 	row("pod network", "%s", n.PodNetwork)
+	row("policies", "%s", map[bool]string{true: "enforced", false: "not enforced"}[n.NetworkPolicies])
+	if n.Drained {
+		row("drained", "yes, load balancers keep off [fairway drain %s --undo ends that]", n.Node)
+	}
 	row("Services", "%d with %d addresses and %d endpoints", n.Services, n.Addresses, n.Endpoints)
 	row("drift", "%s", n.drift())
 	row("other proxies", "%s", orNone(strings.Join(n.OtherProxies, ", ")))

@@ -40,7 +40,7 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func well(name string) *Node {
 	return &Node{
-		Node: name, Version: "v0.1.0", Mode: "nftables", Configured: "nftables", PodNetwork: "routes", Started: now.Add(-26 * time.Hour),
+		Node: name, Version: "v0.1.0", Mode: "nftables", Configured: "nftables", PodNetwork: "routes", NetworkPolicies: true, Started: now.Add(-26 * time.Hour),
 		InSync: true, Since: now.Add(-200 * time.Second), Services: 12, Addresses: 25, Endpoints: 31,
 		OtherProxies: []string{}, Degraded: []Condition{}, Time: now,
 	}
@@ -49,6 +49,7 @@ func well(name string) *Node {
 func sick(name string) *Node {
 	n := well(name)
 	n.Mode, n.Configured, n.InSync, n.Since = "iptables", "auto", false, now.Add(-75*time.Second)
+	n.NetworkPolicies, n.Drained = false, true
 	n.Drift = Drift{Restored: 3, Last: now.Add(-time.Hour)}
 	n.OtherProxies = []string{"nftables table ip kube-proxy"}
 	n.Egress = []egress.Way{
@@ -74,6 +75,9 @@ func TestGolden(t *testing.T) {
 		{Name: "node-5", State: "none"},
 		{Name: "node-6", Pod: "fairway-agent-f", State: "Running", Error: "ask the agent through the API server: no route to host"},
 	}}
+	facts, nodes := wellParts()
+	facts.Settings["NETWORK_POLICY"], nodes[1].Drained = "false", true
+	cluster.Parts = JudgeParts(facts, nodes, now)
 	if well("a").OK() != true || sick("a").OK() || cluster.OK() || (Cluster{}).OK() {
 		t.Error("OK is wrong")
 	}
