@@ -91,6 +91,8 @@ func TestExplain(t *testing.T) {
 		"external-local":           {"--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"},
 		"external-local-no-detect": nil,
 		"terminating-fallback":     {"--cluster-cidr=10.244.0.0/16"},
+		"weights-unavailable":      {"--cluster-cidr=10.244.0.0/16"},
+		"weights-explain":          {"--cluster-cidr=10.244.0.0/16"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, want := apiServer(t, name)
@@ -120,7 +122,7 @@ func TestExplainJSON(t *testing.T) {
 	nodePort := r.Frontends[len(r.Frontends)-1].Traffic[0]
 	got := fmt.Sprintf("%s, %s sees the %s, %v", nodePort.Action, r.Node, nodePort.Source, nodePort.Endpoints)
 	want := "forward, node-1 sees the client, [" +
-		"{[fd00:10:244:1::5]:8080  node-1 web-2 true } {[fd00:10:244:2::5]:8080  node-2 web-2 false on another node, and the traffic policy is Local}]"
+		"{[fd00:10:244:1::5]:8080  node-1 web-2 true  <nil>} {[fd00:10:244:2::5]:8080  node-2 web-2 false on another node, and the traffic policy is Local <nil>}]"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

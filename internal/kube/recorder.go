@@ -33,7 +33,18 @@ const (
 	eventPause = time.Second
 	// eventTimeout keeps one request from delaying the queue.
 	eventTimeout = 10 * time.Second
+	// passingFor is how long a problem that usually passes must last until it is reported.
+	passingFor = 30 * time.Second
 )
+
+// passing are the reasons of problems that usually pass within a moment.
+var passing = []string{service.ReasonWeightsUnavailable}
+
+// A heldProblem is a problem of a Service that may pass.
+type heldProblem struct {
+	problem api.Problem
+	until   time.Time // then it is reported
+}
 
 // A Recorder reports problems to the owners of Services, pods and nodes: as Kubernetes events and as log lines, each
 // problem once while it lasts. It never makes its caller wait. It bounds the events of each object, and sends the events
@@ -46,10 +57,13 @@ type Recorder struct {
 	client kubernetes.Interface
 	node   string
 	pause  time.Duration // before the second try; doubles
+	passes time.Duration // how long a problem may pass unreported
 
 	mu     sync.Mutex
 	podID  func(api.Name) string // nil: unknown
 	known  map[api.Name][]api.Problem
+	held   map[api.Name]heldProblem
+	due    time.Time           // when to look at held; zero: nothing is held
 	queue  *fair.Queue[report] // by namespace
 	limits *eventLimits
 	full   bool // an event was dropped since the queue was last empty
@@ -78,22 +92,29 @@ var (
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
 func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Recorder {
 	return &Recorder{
-		log: log, client: client, node: node, pause: eventPause,
-		known: map[api.Name][]api.Problem{}, limits: newEventLimits(),
+		log: log, client: client, node: node, pause: eventPause, passes: passingFor,
+		known: map[api.Name][]api.Problem{}, held: map[api.Name]heldProblem{}, limits: newEventLimits(),
 		queue: fair.NewQueue(func(r report) string { return r.name.Namespace }),
 		wake:  make(chan struct{}, 1),
 	}
 }
 
 // Report takes the current problems of a Service; no problems if it is fine or gone. It does not repeat the problems of
-// the last Report. A problem that exceeds the limits is reported by a later Report.
+// the last Report. A problem that exceeds the limits is reported by a later Report. A problem that usually passes is
+// reported if it lasts.
 func (r *Recorder) Report(name api.Name, now []api.Problem) {
 	var known, fresh []api.Problem
 	var limit exceeded
 	r.mu.Lock()
+	if h, ok := r.held[name]; ok && !slices.Contains(now, h.problem) {
+		delete(r.held, name)
+	}
 	for _, p := range now {
 		switch {
 		case slices.Contains(fresh, p):
+			continue
+		case slices.Contains(passing, p.Reason) && !slices.Contains(r.known[name], p):
+			r.hold(name, p)
 			continue
 		case slices.Contains(r.known[name], p):
 		case r.add(report{name: name, problem: p}, &limit):
@@ -110,9 +131,51 @@ func (r *Recorder) Report(name api.Name, now []api.Problem) {
 	}
 	r.mu.Unlock()
 	for _, p := range fresh {
-		r.log.Warn(problemText(name, p), "service", name.String(), "reason", p.Reason, "problem", p.Message)
+		r.logProblem(name, p)
 	}
 	r.queued(name, limit)
+}
+
+func (r *Recorder) logProblem(name api.Name, p api.Problem) {
+	r.log.Warn(problemText(name, p), "service", name.String(), "reason", p.Reason, "problem", p.Message)
+}
+
+// hold keeps a problem for a while. r.mu is held.
+func (r *Recorder) hold(name api.Name, p api.Problem) {
+	if _, ok := r.held[name]; ok {
+		return
+	}
+	until := time.Now().Add(r.passes)
+	r.held[name] = heldProblem{p, until}
+	if r.due.IsZero() {
+		r.due = until
+	}
+}
+
+// release reports the held problems that have lasted. It returns when the next one is due; zero: none is held.
+func (r *Recorder) release() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if r.due.IsZero() || now.Before(r.due) {
+		return r.due
+	}
+	var limit exceeded
+	r.due = time.Time{}
+	for name, h := range r.held {
+		if now.Before(h.until) {
+			if r.due.IsZero() || h.until.Before(r.due) {
+				r.due = h.until
+			}
+			continue
+		}
+		delete(r.held, name)
+		if r.add(report{name: name, problem: h.problem}, &limit) {
+			r.known[name] = append(r.known[name], h.problem)
+			r.logProblem(name, h.problem)
+		}
+	}
+	return r.due
 }
 
 // Event queues an event about one problem. The caller has logged the problem, and calls Event once for it.
@@ -217,12 +280,18 @@ func (r *Recorder) queued(about api.Name, limit exceeded) {
 // Run sends events until ctx ends, which is no error.
 func (r *Recorder) Run(ctx context.Context) error {
 	for {
+		due := r.release()
 		rep, ok := r.next()
 		if !ok {
+			var timer <-chan time.Time
+			if !due.IsZero() {
+				timer = time.After(time.Until(due))
+			}
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-r.wake:
+			case <-timer:
 			}
 			continue
 		}
@@ -328,6 +397,8 @@ func problemText(name api.Name, p api.Problem) string {
 	switch p.Reason {
 	case "BalanceNotSupported":
 		return "Service asks for what this node's mode cannot do"
+	case service.ReasonWeightsUnavailable:
+		return "Service asks for weights, which nobody writes"
 	case reasonUnknownAnnotation:
 		return "Service has an annotation without effect"
 	}

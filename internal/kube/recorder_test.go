@@ -49,6 +49,37 @@ func events(t *testing.T, client *fake.Clientset) []eventsv1.Event {
 	return l.Items
 }
 
+// TestPassingProblem: a problem that usually passes within a moment is reported if it lasts, once.
+func TestPassingProblem(t *testing.T) {
+	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiService("short", "10.96.0.2"))
+	r, log := startRecorder(t, client)
+	r.passes = 300 * time.Millisecond
+	weights := api.Problem{Reason: service.ReasonWeightsUnavailable, Message: "no weights"}
+	r.Report(svcName("short"), []api.Problem{weights})
+	r.Report(svcName("web"), []api.Problem{weights})
+	r.Report(svcName("short"), nil)
+	r.Report(svcName("web"), []api.Problem{weights})
+	if n := len(events(t, client)); n != 0 {
+		t.Errorf("%d events at once", n)
+	}
+	until(t, "an event", func() bool { return len(events(t, client)) > 0 })
+	r.Report(svcName("web"), []api.Problem{weights})
+	// Nothing else is due: the Service "short" has no problem any more.
+	if next := r.release(); !next.IsZero() {
+		t.Errorf("something is held until %v", next)
+	}
+	all := events(t, client)
+	if len(all) != 1 || all[0].Regarding.Name != "web" || log.Count("no weights") != 1 {
+		t.Errorf("%d events, %d log lines, want 1 about web", len(all), log.Count("no weights"))
+	}
+	r.Report(svcName("web"), nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.known)+len(r.held) > 0 {
+		t.Errorf("%v and %v are left", r.known, r.held)
+	}
+}
+
 func TestRecorder(t *testing.T) {
 	svc := apiService("web", "10.96.0.1")
 	svc.UID = "u-1"

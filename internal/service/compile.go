@@ -45,6 +45,9 @@ func compile(svc *Service, eps []*Slice, facts Facts, refused map[Key]struct{}) 
 	if svc.Egress != nil && facts.EgressOff {
 		c.problem("EgressUnavailable", "annotation fairway.net/egress has no effect: the agents run without --egress-addresses, and its pods leave the cluster with their nodes' addresses [component egress]")
 	}
+	if svc.Weighted && !facts.Outside && unweighed(eps) {
+		c.problem(ReasonWeightsUnavailable, "annotation fairway.net/weights has no effect: no EndpointSlice has weights, so all pods get equal shares [does fairway controller run (component controller), and has a pod the annotation fairway.net/weight?]")
+	}
 	c.entry.external = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
 	c.externalAddresses()
 	c.balance = c.algorithm()
@@ -76,6 +79,23 @@ func compile(svc *Service, eps []*Slice, facts Facts, refused map[Key]struct{}) 
 	c.loops(eps)
 	slices.SortFunc(c.entry.Frontends, func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 	return c.entry
+}
+
+// ReasonWeightsUnavailable is the reason of a problem that is normal for a moment: the controller writes the weights of
+// new pods a little later than their EndpointSlices are there.
+const ReasonWeightsUnavailable = "WeightsUnavailable"
+
+// unweighed reports whether there are endpoints, and none has a weight.
+func unweighed(eps []*Slice) bool {
+	some := false
+	for _, s := range eps {
+		for i := range s.Endpoints {
+			if some = true; s.Endpoints[i].HasWeight {
+				return false
+			}
+		}
+	}
+	return some
 }
 
 // algorithm returns the Service's algorithm, or the node's default if the Service names none that this node has.

@@ -16,6 +16,7 @@ type Explanation struct {
 	Slice   api.Name       // the EndpointSlice of the endpoint
 	Pod     string         // empty: not in the slice
 	Node    string         // empty: not in the slice
+	Weight  uint16         // counts if the Service is Weighted
 	// Internal is for traffic to the ClusterIP. External is for traffic from outside the cluster to the Service's other
 	// addresses. Cluster is for internal traffic to these addresses, which always has policy Cluster.
 	Internal, External, Cluster Exclusion
@@ -84,7 +85,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 		at := e.sources[c.from]
 		all = append(all, Explanation{
 			Service: api.PortName{Name: e.svc.Name, Port: p.Name}, Proto: p.Proto, Addr: c.Addr,
-			Slice: at.slice.Name, Pod: at.slice.Pods.At(at.index), Node: c.from.Node,
+			Slice: at.slice.Name, Pod: at.slice.Pods.At(at.index), Node: c.from.Node, Weight: c.from.weight(),
 			Internal: internal, External: external, Cluster: cluster,
 		})
 	}

@@ -73,6 +73,8 @@ type EndpointReport struct {
 	Slice   string `json:"slice"`
 	Used    bool   `json:"used"`
 	Reason  string `json:"reason,omitempty"` // why the endpoint is not used
+	// Weight is the endpoint's share; nil: the Service does not ask for weights.
+	Weight *uint16 `json:"weight,omitempty"`
 }
 
 // NewReport reports the actions of the node of facts on packets from the given origins to svc. The endpoints of svc are in eps.
@@ -89,7 +91,13 @@ func NewReport(svc *Service, eps []*Slice, facts Facts, entry *Entry, from []Ori
 			}
 		}
 		for _, o := range from {
-			one.Traffic = append(one.Traffic, f.traffic(o, facts.Settings, mine))
+			traffic := f.traffic(o, facts.Settings, mine)
+			for i := range traffic.Endpoints {
+				if svc.Weighted {
+					traffic.Endpoints[i].Weight = &mine[i].Weight
+				}
+			}
+			one.Traffic = append(one.Traffic, traffic)
 		}
 		r.Frontends = append(r.Frontends, one)
 	}

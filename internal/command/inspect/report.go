@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // writeReport writes a report for people.
@@ -20,7 +22,7 @@ func writeReport(w io.Writer, r service.Report) error {
 	}
 	out.WriteString("\n")
 	for _, p := range r.Problems {
-		fmt.Fprintf(&out, "%s: %s\n", p.Reason, p.Message)
+		out.WriteString(text.Indented(p.Reason+": "+p.Message, "") + "\n")
 	}
 	if len(r.Frontends) == 0 {
 		out.WriteString("It has no address on this node: packets to it are not for the service proxy.\n")
@@ -58,18 +60,23 @@ func consequence(t service.TrafficReport) string {
 	if t.Action != service.Forward.String() {
 		return t.Reason
 	}
-	text := map[string]string{"client": "the endpoint sees the client's address", "node": "the endpoint sees this node's address"}[t.Source]
+	sees := map[string]string{"client": "the endpoint sees the client's address", "node": "the endpoint sees this node's address"}[t.Source]
 	if t.From == service.FromPod && !t.Internal {
-		text += "; this node cannot tell pods from clients outside the cluster"
+		sees += "; this node cannot tell pods from clients outside the cluster"
 	}
-	return text
+	return sees
+}
+
+// sameFate reports whether two reports of one endpoint say the same.
+func sameFate(a, b service.EndpointReport) bool {
+	return a.Address == b.Address && a.Reason == b.Reason
 }
 
 // writeEndpoints writes the endpoints, with a column for each class of traffic if they differ.
 func writeEndpoints(out *strings.Builder, f service.FrontendReport) {
 	var columns []service.TrafficReport
 	for _, t := range f.Traffic {
-		if !slices.ContainsFunc(columns, func(o service.TrafficReport) bool { return slices.Equal(o.Endpoints, t.Endpoints) }) {
+		if !slices.ContainsFunc(columns, func(o service.TrafficReport) bool { return slices.EqualFunc(o.Endpoints, t.Endpoints, sameFate) }) {
 			columns = append(columns, t)
 		}
 	}
@@ -79,6 +86,10 @@ func writeEndpoints(out *strings.Builder, f service.FrontendReport) {
 	}
 	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	head := []string{"  ENDPOINT", "POD", "NODE"}
+	weighted := columns[0].Endpoints[0].Weight != nil
+	if weighted {
+		head = append(head, "WEIGHT")
+	}
 	for _, c := range columns {
 		class := map[bool]string{true: "INTERNAL TRAFFIC", false: "EXTERNAL TRAFFIC"}[c.Internal]
 		if len(columns) == 1 {
@@ -89,6 +100,9 @@ func writeEndpoints(out *strings.Builder, f service.FrontendReport) {
 	fmt.Fprintln(tw, strings.Join(head, "\t"))
 	for i, e := range columns[0].Endpoints {
 		row := []string{"  " + e.Address, cmp.Or(e.Pod, "-"), cmp.Or(e.Node, "-")}
+		if weighted {
+			row = append(row, strconv.Itoa(int(*e.Weight)))
+		}
 		for _, c := range columns {
 			row = append(row, cmp.Or(c.Endpoints[i].Reason, "yes"))
 		}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"text/tabwriter"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A Cluster is the status of all nodes.
@@ -124,7 +126,7 @@ func (c Cluster) writeErrors(w io.Writer) {
 			versions[m.Status.Version] = append(versions[m.Status.Version], m.Name)
 		}
 		if m.Error != "" {
-			fmt.Fprintf(w, "%s\n", strings.Join(wrap(m.Name+": "+m.Error, width), "\n  "))
+			fmt.Fprintln(w, text.Indented(m.Name+": "+m.Error, ""))
 		}
 	}
 	if len(versions) > 1 {
@@ -189,9 +191,9 @@ func (c Cluster) summary() string {
 			next = fmt.Sprintf("\nwhy: kubectl -n %s describe pod %s", c.Namespace, m.Pod)
 		}
 	}
-	text := fmt.Sprintf("%d nodes, %d of them ok", len(c.Nodes), len(c.Nodes)-bad)
+	line := fmt.Sprintf("%d nodes, %d of them ok", len(c.Nodes), len(c.Nodes)-bad)
 	if len(c.Nodes) == 1 {
-		text = fmt.Sprintf("1 node, %d ok", 1-bad)
+		line = fmt.Sprintf("1 node, %d ok", 1-bad)
 	}
 	for _, level := range []Level{Attention, Unknown} {
 		var names []string
@@ -201,10 +203,10 @@ func (c Cluster) summary() string {
 			}
 		}
 		if len(names) > 0 {
-			text += fmt.Sprintf("; %s: %s", level, strings.Join(names, ", "))
+			line += fmt.Sprintf("; %s: %s", level, strings.Join(names, ", "))
 		}
 	}
-	return text + next
+	return line + next
 }
 
 func orDash(text string) string {

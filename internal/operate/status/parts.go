@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A Level is the state of a Part.
@@ -243,9 +244,6 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// width is the width of a terminal.
-const width = 80
-
 // writeParts writes a paragraph for each Part. Its lines fit a terminal.
 func writeParts(w io.Writer, parts []Part) {
 	names, levels := 0, 0
@@ -258,8 +256,8 @@ func writeParts(w io.Writer, parts []Part) {
 		if p.Level == Attention || p.Level == Unknown {
 			level = strings.ToUpper(level)
 		}
-		lines := wrap(p.Found, width-len(indent))
-		for i, do := range wrap(p.Do, width-len(indent)-2) {
+		lines := text.Wrap(p.Found, text.Width-len(indent))
+		for i, do := range text.Wrap(p.Do, text.Width-len(indent)-2) {
 			lines = append(lines, map[bool]string{true: "→ ", false: "  "}[i == 0]+do)
 		}
 		for i, line := range lines {
@@ -270,16 +268,4 @@ func writeParts(w io.Writer, parts []Part) {
 			fmt.Fprintf(w, "%s%s\n", indent, line)
 		}
 	}
-}
-
-// wrap splits a text into lines of at most n bytes. A longer word has a line of its own.
-func wrap(text string, n int) (lines []string) {
-	for _, word := range strings.Fields(text) {
-		if last := len(lines) - 1; last >= 0 && len(lines[last])+1+len(word) <= n {
-			lines[last] += " " + word
-			continue
-		}
-		lines = append(lines, word)
-	}
-	return lines
 }

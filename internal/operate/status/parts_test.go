@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // wellParts is a cluster in which every part works.
@@ -129,7 +130,7 @@ func TestParts(t *testing.T) {
 		before := got.Len()
 		writeParts(&got, all.Parts)
 		for line := range strings.Lines(got.String()[before:]) {
-			if len([]rune(line)) > width+1 {
+			if len([]rune(line)) > text.Width+1 {
 				t.Errorf("%s: a line of %d letters: %s", c.name, len([]rune(line))-1, line)
 			}
 		}
