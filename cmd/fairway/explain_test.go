@@ -100,6 +100,9 @@ func TestExplain(t *testing.T) {
 			if code != 0 || out != want || want == "" {
 				t.Errorf("status %d, error %s\n--- got\n%s--- want\n%s", code, errs, out, want)
 			}
+			if short, errs, _ := explain(append(flags, "default/web", "--master="+url, "--node=node-1")...); short != out {
+				t.Errorf("with --node: %s%s", short, errs)
+			}
 		})
 	}
 }

@@ -29,6 +29,7 @@ type Tool struct {
 // the cluster's agents in their ConfigMap. Given flags override both.
 func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string) error) {
 	flags := config.NewToolFlags(c.Flags())
+	flags.Name(c.Flags())
 	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := flags.Load(config.RunningArgs("/proc/1/cmdline"))
@@ -72,7 +73,7 @@ func (t *Tool) nodeThere(store *kube.Store) error {
 	if known || unread || !t.Config.Person {
 		return nil
 	}
-	return fmt.Errorf("there is no node %q [name one with --hostname-override, or run this in the pod of its agent; kubectl get nodes lists them]", t.Config.NodeName)
+	return fmt.Errorf("there is no node %q [name one with --node, or run this in the pod of its agent; kubectl get nodes lists them]", t.Config.NodeName)
 }
 
 // Wanted reads the API server once and compiles the table for a mode.

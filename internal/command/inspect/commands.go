@@ -124,11 +124,10 @@ func NewExplain(e command.Env) *cobra.Command {
 
 Reads the API server once and decides as the agent does; the kernel is not asked (see
 fairway dump and fairway diff for that). In the agent's pod it starts from the flags that
-the agent runs with, elsewhere from the ConfigMap fairway-agent, and --hostname-override names the
-node. A flag given here wins.`,
+the agent runs with, elsewhere from the ConfigMap fairway-agent, and --node names the node. A flag given here wins.`,
 		Example: `  fairway explain default/web
   fairway explain default/web --from outside
-  fairway explain default/web -o json --kubeconfig ~/.kube/config --hostname-override node-2 --cluster-cidr 10.244.0.0/16`,
+  fairway explain default/web -o json --node node-2`,
 		Args: cobra.ExactArgs(1),
 	}
 	from := c.Flags().String("from", "", "only packets from a `place`: pod, node (itself), outside (the cluster)")

@@ -149,7 +149,9 @@ func (p *policyAnswer) add(cluster *networkpolicy.Cluster, connections []network
 // WriteTable implements output.Value.
 func (p policyAnswer) WriteTable(w io.Writer, _ bool) error {
 	if p.NotEnforced != "" {
-		fmt.Fprintf(w, "not enforced: %s\n", p.NotEnforced)
+		if _, err := fmt.Fprintf(w, "not enforced: %s\n", p.NotEnforced); err != nil {
+			return err
+		}
 	}
 	if p.HostNetwork {
 		_, err := fmt.Fprintf(w, "%s is on its node's network: NetworkPolicies do not see it\n", p.Pod)

@@ -12,7 +12,8 @@ import (
 // ToolFlags holds the flags of a command that decides as the agent does and changes nothing. It has the agent's flags
 // that influence decisions.
 type ToolFlags struct {
-	fs *pflag.FlagSet
+	fs    *pflag.FlagSet
+	alias *pflag.Flag // --node; nil: there is none
 }
 
 // agentOnly lists the agent's flags without a meaning for a command that only reads.
@@ -39,6 +40,14 @@ func NewToolFlags(fs *pflag.FlagSet) *ToolFlags {
 	return t
 }
 
+// Name adds --node, which is --hostname-override for people, and says where a person's kubeconfig comes from.
+func (t *ToolFlags) Name(fs *pflag.FlagSet) {
+	own := t.fs.Lookup("hostname-override")
+	fs.VarPF(own.Value, "node", "", "The `name` of the node to decide for (default the host name); the same as --hostname-override")
+	t.alias = fs.Lookup("node")
+	t.fs.Lookup("kubeconfig").Usage = "Kubeconfig `file` (default $KUBECONFIG or ~/.kube/config; in a pod its service account)"
+}
+
 // Load merges the running agent's arguments with the given flags, and a given flag wins. A flag that the agent would
 // ignore because of --config is an error.
 func (t *ToolFlags) Load(running []string) (*Config, error) {
@@ -51,6 +60,9 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 		return nil, fmt.Errorf("read the running agent's settings: %w", err)
 	}
 	agent.own.settingsDir = "" // given flags win over settings too
+	if t.alias != nil && t.alias.Changed {
+		t.fs.Lookup("hostname-override").Changed = true
+	}
 	var ignored []string
 	var failed error
 	t.fs.VisitAll(func(f *pflag.Flag) {
