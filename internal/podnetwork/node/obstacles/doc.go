@@ -1,6 +1,6 @@
 // Package obstacles finds firewalls of other programs that drop the packets of pods and Services.
 //
-//	nft list chains ─→ base chains at hook forward with policy drop ─┐
+//	nft list chains ─→ base chains at forward: policy or last rule drop ─┐
 //	nft -j list table ─→ the rules of these chains ──────────────────┼─→ log, event, metric, status
 //	podCIDRs ────────────────────────────────────────────────────────┘
 //

@@ -69,6 +69,27 @@ func (f firewall) missing(chain string, pods []netip.Prefix) (all []passage) {
 	return all
 }
 
+// ends reports whether the last rule of a chain drops or rejects every packet that reaches it.
+func (f firewall) ends(chain string) bool {
+	rules := f[chain]
+	if len(rules) == 0 {
+		return false
+	}
+	verdict := false
+	for _, e := range rules[len(rules)-1] {
+		for name, value := range e {
+			switch {
+			case name == "drop" || name == "reject" || name == "xt" && xtName(value, "target") == "REJECT":
+				verdict = true
+			case name == "counter" || name == "log" || name == "xt" && xtName(value, "match") == "comment":
+			default:
+				return false
+			}
+		}
+	}
+	return verdict
+}
+
 // maxJumps is nf_tables' own limit.
 const maxJumps = 16
 

@@ -34,6 +34,20 @@ type Watcher struct {
 	Now func(message string)
 
 	known map[string]bool // the messages of the last look
+	last  map[chainID]lastRule
+}
+
+// A chainID names a chain in the kernel.
+type chainID struct {
+	family       nft.Family
+	table, chain string
+}
+
+// A lastRule is the last rule of a chain with policy accept. ends says that it drops or rejects every packet that reaches it.
+type lastRule struct {
+	handle uint64
+	hash   uint64
+	ends   bool
 }
 
 // Run looks every few seconds, in the network namespace of the caller's thread. It returns nil when ctx ends.
@@ -51,7 +65,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		// An error is not logged: the programs that write rules meet the same one and say so.
-		if found, err := findObstacles(ctx, &reader, w.Pods()); err == nil {
+		if found, err := w.findObstacles(ctx, &reader, w.Pods()); err == nil {
 			count.Set(float64(len(found)))
 			w.report(found)
 		}
@@ -82,12 +96,15 @@ func (w *Watcher) report(found []string) {
 	}
 }
 
-// findObstacles returns a message for each chain that drops packets of the pods.
-func findObstacles(ctx context.Context, r *nft.Reader, pods []netip.Prefix) (found []string, err error) {
+// findObstacles returns a message for each chain that drops packets of the pods: by its policy, or by its last rule.
+func (w *Watcher) findObstacles(ctx context.Context, r *nft.Reader, pods []netip.Prefix) (found []string, err error) {
+	if w.last == nil {
+		w.last = map[chainID]lastRule{}
+	}
 	for _, family := range []nft.Family{nft.IPv4, nft.IPv6, nft.Inet} {
 		var chains []nft.Chain
 		err := r.Chains(ctx, family, "", func(c nft.Chain) error {
-			if c.Base && c.Hook == unix.NF_INET_FORWARD && c.Drop {
+			if c.Base && c.Hook == unix.NF_INET_FORWARD && (c.Drop || c.Use > 0 && !strings.HasPrefix(c.Table, ownTables)) {
 				chains = append(chains, c)
 			}
 			return nil
@@ -96,15 +113,58 @@ func findObstacles(ctx context.Context, r *nft.Reader, pods []netip.Prefix) (fou
 			return nil, err
 		}
 		for _, c := range chains {
+			ends, err := w.ends(ctx, r, family, c)
+			if err != nil {
+				return nil, err
+			}
+			if !c.Drop && !ends {
+				continue
+			}
 			if what := dropsOf(ctx, family, c, pods); what != "" {
-				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts%s [Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR]", c.Name, family, c.Table, what))
+				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts%s [Docker and firewalls do this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR, or firewall-cmd --zone=trusted --add-source=PODCIDR]", c.Name, family, c.Table, what))
 			}
 		}
 	}
 	return found, nil
 }
 
-// dropsOf names the packets of the pods that a chain with policy drop does not accept for certain. Empty: it accepts
+// ownTables is the prefix of the names of Fairway's tables.
+const ownTables = "fairway"
+
+// ends reports whether the last rule of a chain drops or rejects every packet that reaches it. It starts the program nft only
+// if that rule is new.
+func (w *Watcher) ends(ctx context.Context, r *nft.Reader, family nft.Family, c nft.Chain) (bool, error) {
+	id, now := chainID{family, c.Table, c.Name}, lastRule{}
+	err := r.Rules(ctx, family, c.Table, c.Name, func(rule nft.Rule) error {
+		now.handle, now.hash = rule.Handle, rule.Hash
+		return nil
+	})
+	if err != nil || now.handle == 0 {
+		return false, err
+	}
+	if was := w.last[id]; was.handle == now.handle && was.hash == now.hash {
+		return was.ends, nil
+	}
+	text, err := nft.List(ctx, family, c.Table)
+	if err != nil {
+		return false, err
+	}
+	rules, err := readFirewall(text)
+	if err != nil {
+		return false, err
+	}
+	now.ends = rules.ends(c.Name)
+	if len(w.last) >= maxChains {
+		clear(w.last)
+	}
+	w.last[id] = now
+	return now.ends, nil
+}
+
+// maxChains is the number of chains whose last rule is remembered.
+const maxChains = 1000
+
+// dropsOf names the packets of the pods that a chain, which drops the packets that no rule accepts, does not accept for certain. Empty: it accepts
 // all of them.
 func dropsOf(ctx context.Context, family nft.Family, c nft.Chain, pods []netip.Prefix) string {
 	if len(pods) == 0 {

@@ -89,6 +89,41 @@ func TestObstacles(t *testing.T) {
 	}
 }
 
+// TestLastRuleRejects: firewalls of firewalld and of RHEL have policy accept, and reject in their last rule.
+func TestLastRuleRejects(t *testing.T) {
+	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	const established = "add rule inet firewalld filter_FORWARD ct state established,related accept\n"
+	for name, c := range map[string]struct {
+		last string
+		want bool
+	}{
+		"reject":                {"reject with icmpx admin-prohibited", true},
+		"counted drop":          {"counter drop", true},
+		"rejects some":          {"ip daddr 192.0.2.0/24 reject", false},
+		"accepts":               {"accept", false},
+		"pods are accepted":     {"ip saddr 10.244.0.0/16 accept; add rule inet firewalld filter_FORWARD ip daddr 10.244.0.0/16 accept; add rule inet firewalld filter_FORWARD reject", false},
+		"one way is accepted":   {"ip saddr 10.244.0.0/16 accept; add rule inet firewalld filter_FORWARD reject", true},
+		"in a table of Fairway": {"accept; add table inet fairway-x; add chain inet fairway-x f { type filter hook forward priority 0; }; add rule inet fairway-x f drop", false},
+	} {
+		n := testnet.NewNamespace(t, "node")
+		run(t, n, "nft 'add table inet firewalld; add chain inet firewalld filter_FORWARD { type filter hook forward priority 10; policy accept; }\n"+
+			established+"add rule inet firewalld filter_FORWARD "+c.last+"'")
+		w := &Watcher{}
+		for range 2 { // the second look knows the last rule
+			var found []string
+			err := n.Do(func() (err error) {
+				var reader nft.Reader
+				defer reader.Close()
+				found, err = w.findObstacles(t.Context(), &reader, pods)
+				return err
+			})
+			if err != nil || (len(found) == 1) != c.want {
+				t.Errorf("%s: found %q (%v), want %v", name, found, err, c.want)
+			}
+		}
+	}
+}
+
 // dockerIptables are the rules of Docker 28 with its default network, as iptables-save prints them.
 const dockerIptables = `*filter
 :INPUT ACCEPT [0:0]
@@ -170,7 +205,7 @@ func TestDocker(t *testing.T) {
 			err := n.Do(func() (err error) {
 				var r nft.Reader
 				defer r.Close()
-				found, err = findObstacles(t.Context(), &r, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+				found, err = (&Watcher{}).findObstacles(t.Context(), &r, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
 				return err
 			})
 			if err != nil {
