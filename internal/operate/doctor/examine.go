@@ -191,7 +191,7 @@ func firewalls(f Facts) []Line {
 	case f.Others.Err != "" || !f.Root:
 		return one("firewalls", Skipped, asRoot, "cannot be looked for%s", because(f.Others.Err))
 	case len(f.Others.Drops) == 0:
-		return one("firewalls", OK, "", "no chain of another program drops by default what is forwarded or comes in")
+		return one("firewalls", OK, "", "no chain of another program drops what is forwarded or comes in, by its policy or its last rule")
 	}
 	return one("firewalls", Warning, "let the firewall accept traffic from and to the pods' addresses (for forward), and NodePorts, 10250 and 10256 (for input): what Fairway accepts they may still drop",
 		"these chains drop what no rule of theirs accepts: %s", strings.Join(f.Others.Drops, ", "))

@@ -13,6 +13,7 @@ import (
 	deadline "github.com/fairway-net/fairway/internal/kernel/netlink"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/operate/doctor"
+	"github.com/fairway-net/fairway/internal/podnetwork/node/obstacles"
 	"github.com/fairway-net/fairway/internal/text"
 )
 
@@ -45,8 +46,8 @@ func others(ctx context.Context) (f doctor.OthersFacts) {
 	return f
 }
 
-// drops returns the base chains at forward and input with policy drop, of nf_tables and of iptables-legacy. Fairway has
-// none.
+// drops returns the base chains at forward and input that drop by their policy or their last rule, of nf_tables and of
+// iptables-legacy. Fairway has none.
 func drops(ctx context.Context) (all []string, err error) {
 	var socket *netlink.Conn
 	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(n *netlink.Conn) error { socket = n; return nil }))
@@ -68,15 +69,43 @@ func drops(ctx context.Context) (all []string, err error) {
 			all = append(all, fmt.Sprintf("nft %s %s %s (%s)", families[ch.Table.Family], ch.Table.Name, ch.Name, hook))
 		}
 	}
+	last, err := obstacles.LastRuleDrops(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the last rules of chains: %w", err)
+	}
+	all = append(all, last...)
 	for _, is4 := range []bool{true, false} {
-		_ = xtables.Save(ctx, xtables.Legacy, is4, func(l xtables.Line) { // an iptables that is not installed has no rules
-			if l.Kind == xtables.Chain && l.Text == "DROP" && slices.Contains([]string{"INPUT", "FORWARD"}, l.Chain) {
-				all = append(all, fmt.Sprintf("%s %s %s", xtables.Program(xtables.Legacy, is4, ""), l.Table, l.Chain))
-			}
-		})
+		all = append(all, legacyDrops(ctx, is4)...)
 	}
 	slices.SortFunc(all, strings.Compare)
 	return all, nil
+}
+
+// legacyDrops returns the chains of iptables-legacy that drop by their policy or their last rule.
+func legacyDrops(ctx context.Context, is4 bool) (all []string) {
+	last := map[string]string{}                                       // the last rule of a chain
+	_ = xtables.Save(ctx, xtables.Legacy, is4, func(l xtables.Line) { // an iptables that is not installed has no rules
+		if !slices.Contains([]string{"INPUT", "FORWARD"}, l.Chain) {
+			return
+		}
+		name := fmt.Sprintf("%s %s %s", xtables.Program(xtables.Legacy, is4, ""), l.Table, l.Chain)
+		switch l.Kind {
+		case xtables.Chain:
+			if l.Text == "DROP" {
+				all = append(all, name)
+			}
+		case xtables.Rule:
+			last[name] = l.Text
+		}
+	})
+	for name, rule := range last {
+		if strings.Contains(rule, "-j DROP") || strings.Contains(rule, "-j REJECT") {
+			if words := strings.Fields(rule); slices.Index(words, "-j") == 0 { // nothing is matched
+				all = append(all, name+" (by its last rule)")
+			}
+		}
+	}
+	return all
 }
 
 var families = map[nftables.TableFamily]string{

@@ -50,6 +50,12 @@ func TestLook(t *testing.T) {
 		if !slices.Equal(f.Others.Drops, []string{"nft ip filter FORWARD (forward)"}) || !slices.Equal(f.Others.Proxies, []string{"kube-proxy (nftables table ip kube-proxy)"}) {
 			t.Errorf("%+v", f.Others)
 		}
+		runNFT(t, "add table inet fw\nadd chain inet fw IN { type filter hook input priority 0; policy accept; }\nadd chain inet fw FWD { type filter hook forward priority 0; }\n"+
+			"add rule inet fw IN tcp dport 22 accept\nadd rule inet fw IN reject\nadd rule inet fw FWD ct state established accept\nadd rule inet fw FWD counter drop\n")
+		if got := look(t.Context()).Others.Drops; !slices.Equal(got, []string{"nft inet fw FWD (forward, by its last rule)", "nft inet fw IN (input, by its last rule)", "nft ip filter FORWARD (forward)"}) {
+			t.Errorf("firewalls that reject last: %q", got)
+		}
+		runNFT(t, "delete table inet fw\n")
 		runNFT(t, "delete chain ip filter OUTPUT\n")
 		after := runNFT(t, "list ruleset\n")
 		if look(t.Context()); runNFT(t, "list ruleset\n") != after || strings.Contains(after, "fairway") {

@@ -161,6 +161,37 @@ func (w *Watcher) ends(ctx context.Context, r *nft.Reader, family nft.Family, c 
 	return now.ends, nil
 }
 
+// LastRuleDrops returns the base chains of other programs at the hooks input and forward whose policy is accept, and whose last
+// rule drops or rejects every packet that reaches it.
+func LastRuleDrops(ctx context.Context) (all []string, err error) {
+	var r nft.Reader
+	defer r.Close()
+	w := Watcher{last: map[chainID]lastRule{}}
+	hooks := map[uint32]string{unix.NF_INET_LOCAL_IN: "input", unix.NF_INET_FORWARD: "forward"}
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6, nft.Inet} {
+		var chains []nft.Chain
+		err := r.Chains(ctx, family, "", func(c nft.Chain) error {
+			if c.Base && hooks[c.Hook] != "" && !c.Drop && !strings.HasPrefix(c.Table, ownTables) {
+				chains = append(chains, c)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chains {
+			ends, err := w.ends(ctx, &r, family, c)
+			if err != nil {
+				return nil, err
+			}
+			if ends {
+				all = append(all, fmt.Sprintf("nft %s %s %s (%s, by its last rule)", family, c.Table, c.Name, hooks[c.Hook]))
+			}
+		}
+	}
+	return all, nil
+}
+
 // maxChains is the number of chains whose last rule is remembered.
 const maxChains = 1000
 
