@@ -69,6 +69,7 @@ func cases() []struct {
 		{"port in use", func(f f) { f.Ports[0].Holder = "kube-proxy (process 12)" }},
 		{"kube-proxy", func(f f) { f.Others.Proxies = []string{"kube-proxy (nftables table ip kube-proxy)"} }},
 		{"firewall", func(f f) { f.Others.Drops = []string{"nft ip filter FORWARD (forward)"} }},
+		{"another CNI configuration comes first", func(f f) { f.PodNetwork, f.Others.Configs = "routes", []string{"05-cilium.conflist"} }},
 		{"rules cannot be read", func(f f) { f.Others.Err = "timeout" }},
 		{"no kubeconfig", func(f f) { f.API = APIFacts{Skipped: "no kubeconfig"} }},
 		{"API server by ClusterIP", func(f f) { f.API.Server, f.API.ClusterIP = "https://10.96.0.1", true }},

@@ -11,7 +11,7 @@ import (
 func Examine(f Facts) Report {
 	r := Report{Node: f.Node}
 	for _, check := range []func(Facts) []Line{
-		privileges, kernelModes, podNetworks, programs, conntrack, forwarding, cgroups, ports, otherProxies, firewalls, apiServer, clock, rights, mtu,
+		privileges, kernelModes, podNetworks, programs, conntrack, forwarding, cgroups, ports, otherProxies, cniConfigs, firewalls, apiServer, clock, rights, mtu,
 	} {
 		r.Lines = append(r.Lines, check(f)...)
 	}
@@ -177,6 +177,15 @@ func otherProxies(f Facts) []Line {
 	}
 	return one("other proxies", Warning, "of two service proxies one may undo the other's work: replace kube-proxy (--replace-kube-proxy, docs/operations.md), turn the service proxy of the CNI plugin off, or use --proxy-mode none",
 		"%s", strings.Join(f.Others.Proxies, ", "))
+}
+
+// cniConfigs checks that the container runtime uses Fairway's configuration if Fairway provides the pod network.
+func cniConfigs(f Facts) []Line {
+	if f.PodNetwork == "" || len(f.Others.Configs) == 0 {
+		return nil
+	}
+	return one("CNI configuration", Failure, "remove the other CNI plugin, then delete the file in /etc/cni/net.d and the pods that it connected",
+		"the container runtime uses %s, which comes before Fairway's by its name: Fairway connects no new pod", f.Others.Configs[0])
 }
 
 func because(text string) string {

@@ -61,7 +61,9 @@ type PortFact struct {
 type OthersFacts struct {
 	Err     string // why the rules could not be read
 	Proxies []string
-	Drops   []string // other programs' base chains at forward or input with policy drop
+	// Configs are CNI configurations that the container runtime prefers to Fairway's.
+	Configs []string
+	Drops   []string // other programs' base chains at forward or input that drop by their policy or last rule
 }
 
 // APIFacts are the result of an attempt to reach the API server.

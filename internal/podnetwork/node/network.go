@@ -114,7 +114,7 @@ type Network struct {
 // New returns a Network. It does not touch the kernel.
 func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
-	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
+	config.CNIConfDir = cmp.Or(config.CNIConfDir, DefaultConfDir)
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, plan.WayRoutes)
 	return &Network{Config: config, reported: map[plan.Problem]lastReport{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
@@ -159,7 +159,7 @@ func (n *Network) Sync(ctx context.Context, self plan.Peer, peers []plan.Peer) e
 		failed = links.tidy(ctx, p)
 	}
 	failed = errors.Join(failed, brought, n.roomForFragments(), n.restorePodRoutes(handle, table, p.PodCIDRs), n.syncEgress(ctx, handle, p), syncNeighbours(wantedNeighbours(table, p, self.Name, peers)))
-	n.report(slices.Concat(p.Problems, refused, n.overShare(ctx, p)))
+	n.report(slices.Concat(p.Problems, refused, n.overShare(ctx, p), n.configOrder(self.Name)))
 	n.countRoutes(p)
 	n.countEgress(p.Egress)
 	failed = errors.Join(failed, n.publish(ctx, self, p, links.wg.Public()))

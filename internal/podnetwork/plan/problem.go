@@ -11,7 +11,8 @@ const (
 
 	ReasonNotAnnounced = "NotAnnounced" // no router announces a podCIDR
 
-	ReasonOverShare = "PodOverShare" // a pod takes more than its share of what all pods of the node use
+	ReasonConfigOrder = "CNIConfigNotFirst" // the runtime uses another program's CNI configuration
+	ReasonOverShare   = "PodOverShare"      // a pod takes more than its share of what all pods of the node use
 )
 
 // A Problem is an error that another try would not mend.

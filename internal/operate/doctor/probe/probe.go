@@ -24,6 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/doctor"
 	"github.com/fairway-net/fairway/internal/operate/status"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/text"
@@ -53,6 +54,7 @@ func Look(ctx context.Context, c Config) doctor.Facts {
 	f.Programs = programs(ctx, f.Root)
 	f.Ports = ports(c, f.AgentRuns)
 	f.Others = others(ctx)
+	f.Others.Configs = node.ConfigsBefore(node.DefaultConfDir)
 	f.Links, f.Uplink = links()
 	f.API = api(ctx, c)
 	if f.AgentRuns && f.Node == "" {
