@@ -32,6 +32,10 @@ type Inspection struct {
 	ServiceAccount bool
 	Forbidden      []string // kinds that an agent reads, and that these credentials may not list
 	NodeKnown      bool
+	// NetworkUnavailable is the message of the node's condition of this name if it is true.
+	NetworkUnavailable string
+	// KubeProxies is the number of pods of the DaemonSet kube-proxy; 0: none, or these credentials may not read it.
+	KubeProxies int
 }
 
 // Inspect asks an API server, once, for the facts that an agent on a node depends on.
@@ -92,7 +96,13 @@ func (i *Inspection) read(ctx context.Context, client kubernetes.Interface, node
 	named := metav1.ListOptions{FieldSelector: "metadata.name=" + node}
 	nodes, err := client.CoreV1().Nodes().List(ctx, named)
 	if note("nodes", err) {
-		i.NodeKnown = len(nodes.Items) > 0
+		if i.NodeKnown = len(nodes.Items) > 0; i.NodeKnown {
+			i.NetworkUnavailable = NetworkUnavailable(&nodes.Items[0])
+		}
+	}
+	// An agent has no right to read DaemonSets, and sees a kube-proxy by its rules.
+	if proxy, err := client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{}); err == nil {
+		i.KubeProxies = int(proxy.Status.DesiredNumberScheduled)
 	}
 }
 

@@ -261,6 +261,14 @@ func rights(f Facts) (lines []Line) {
 	if !f.API.NodeKnown && !slices.Contains(f.API.Forbidden, "nodes") {
 		lines = append(lines, one("node", Warning, "give the name of the Node object with --hostname-override", "the API server has no Node %q", f.Node)...)
 	}
+	if why := f.API.NetworkUnavailable; why != "" {
+		lines = append(lines, one("node", Warning, "end the program that sets the condition (a cloud's route controller, a former CNI plugin), then set the condition to False in the Node's status: kubectl edit node NAME --subresource status",
+			"the Node has the condition NetworkUnavailable, so that no new pod starts there: %s", why)...)
+	}
+	if n := f.API.KubeProxies; n > 0 && f.AgentRuns && f.Mode != "none" {
+		lines = append(lines, one("kube-proxy", Warning, "fairway upgrade ends it, if Fairway replaces it (--replace-kube-proxy true); next time: kubeadm upgrade apply --skip-phases addon/kube-proxy",
+			"the DaemonSet kube-system/kube-proxy has %d pods next to the agents; kubeadm upgrade writes it again", n)...)
+	}
 	return lines
 }
 

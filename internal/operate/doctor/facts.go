@@ -82,6 +82,9 @@ type APIFacts struct {
 	Forbidden []string // lists that an agent needs and these credentials may not read
 	Own       bool     // the credentials are the agent's
 	NodeKnown bool     // the API server has a Node with this name
+	// NetworkUnavailable is the message of the Node's condition of this name if it is true.
+	NetworkUnavailable string
+	KubeProxies        int // pods of the DaemonSet kube-proxy; 0: none is known
 }
 
 // A Link is a network interface.

@@ -217,7 +217,7 @@ func judgeNodes(nodes []kube.AgentPod, announce bool) (all []Part) {
 	}
 	if len(unavailable) > 0 {
 		all = append(all, Part{"nodes", Attention, fmt.Sprintf("%s: NetworkUnavailable, so that no new pod starts there: %s", some(unavailable), why),
-			"the pod network clears it, as Fairway's does; else end the program that sets it, such as a cloud's route controller"})
+			"end the program that sets it (a cloud's route controller, a former CNI plugin), then: kubectl edit node NAME --subresource status"})
 	}
 	return all
 }

@@ -187,6 +187,7 @@ func api(ctx context.Context, c Config) doctor.APIFacts {
 	f := doctor.APIFacts{
 		Server: i.Server, Version: i.Version, Took: i.Took, ClusterIP: i.ClusterIP, Addr: i.Addr,
 		Skew: i.Ahead, SkewKnown: i.Dated, Forbidden: i.Forbidden, Own: i.ServiceAccount, NodeKnown: i.NodeKnown,
+		NetworkUnavailable: i.NetworkUnavailable, KubeProxies: i.KubeProxies,
 	}
 	if i.Err != nil {
 		f.Err = i.Err.Error()
