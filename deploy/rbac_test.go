@@ -32,6 +32,7 @@ var others = []string{
 	"CoreV1().Namespaces", // loadbalancer.Addresses: of the controller
 	"CoreV1().ConfigMaps", // loadbalancer.Speaker: of the speaker
 	"CoreV1().Secrets",
+	"AppsV1()", // kube.Agents.Parts and kube.Inspect: of a person with fairway status or doctor
 }
 
 var asked = regexp.MustCompile(`\b(\w+V\d\w*\(\))(\.\w+)?`)
