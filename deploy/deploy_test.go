@@ -263,21 +263,16 @@ func checkContainer(t *testing.T, all []runtime.Object, pod corev1.PodSpec, c co
 	t.Helper()
 	env := make(map[string]bool)
 	for _, e := range c.Env {
-		if strings.HasPrefix(e.Name, "GO") || c.Name == "dns" {
-			continue // the Go runtime's own; read by internal/dns
+		if strings.HasPrefix(e.Name, "GO") || e.Name == "HOST_IP" {
+			continue // the Go runtime's own; read by internal/operate/settings
 		}
-		if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil && e.ValueFrom.ConfigMapKeyRef.Optional != nil {
-			continue // what a program reads itself, if it is there
+		if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+			t.Errorf("%s: %s names a key of a ConfigMap: settings come by envFrom, or as files", c.Name, e.Name)
 		}
 		env[e.Name] = true
-		if e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
-			continue
-		}
-		ref := e.ValueFrom.ConfigMapKeyRef
-		config := find[*corev1.ConfigMap](t, all, ref.Name)
-		if _, ok := config.Data[ref.Key]; !ok {
-			t.Errorf("%s: ConfigMap %s has no key %s", c.Name, ref.Name, ref.Key)
-		}
+	}
+	for _, from := range c.EnvFrom {
+		find[*corev1.ConfigMap](t, base(t), from.ConfigMapRef.Name)
 	}
 	used := make(map[string]bool)
 	for _, m := range reference.FindAllStringSubmatch(strings.Join(c.Command, "\n"), -1) {

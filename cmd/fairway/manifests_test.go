@@ -35,7 +35,6 @@ func TestCommandLinesInManifests(t *testing.T) {
 		if err := yaml.Unmarshal(first, &workload); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		values := settings(t)
 		containers := workload.Spec.Template.Spec.Containers
 		if len(containers) == 0 {
 			t.Fatalf("%s has no containers", path)
@@ -52,7 +51,7 @@ func TestCommandLinesInManifests(t *testing.T) {
 						arg = strings.ReplaceAll(arg, "$("+e.Name+")", e.Value)
 					}
 				}
-				c.Command[i] = values.Replace(arg)
+				c.Command[i] = arg
 			}
 			cmd, args, err := root.Find(c.Command[1:])
 			if err == nil {
@@ -63,24 +62,4 @@ func TestCommandLinesInManifests(t *testing.T) {
 			}
 		}
 	}
-}
-
-// settings replaces the agent's variables by their values in deploy/, as the kubelet does.
-func settings(t *testing.T) *strings.Replacer {
-	t.Helper()
-	text, err := os.ReadFile("../../deploy/agent/config.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var config struct {
-		Data map[string]string `json:"data"`
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
-	var pairs []string
-	for name, value := range config.Data {
-		pairs = append(pairs, "$("+name+")", value)
-	}
-	return strings.NewReplacer(pairs...)
 }

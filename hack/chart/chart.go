@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/operate/install"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 //go:embed files/NOTES.txt
@@ -82,9 +83,7 @@ func (m *maker) read(image string) (err error) {
 	if m.components, err = install.Components(m.manifests); err != nil {
 		return err
 	}
-	if m.settings, err = settings(m.manifests, m.components); err != nil {
-		return err
-	}
+	m.settings = registry()
 	m.values = append(imageValues(image), m.settings...)
 	for _, c := range m.components {
 		if len(c.Sets) == 0 {
@@ -95,10 +94,7 @@ func (m *maker) read(image string) (err error) {
 		&value{path: []string{"dns", "enabled"}, def: true, about: "Run cluster DNS. The Service kube-dns is the cluster's."},
 		&value{path: []string{"dns", "service", "clusterIPs"}, def: []any{}, about: "Addresses of a Service kube-dns, for a cluster that has none: what kubelets have as clusterDNS."},
 		&value{path: []string{"cleanup"}, def: false, about: "Before `helm uninstall`: instead of all else, remove every node's rules, routes and files."})
-	base, err := install.Defaults(m.manifests)
-	if err != nil {
-		return err
-	}
+	base := settings.Defaults()
 	if err := m.render("", install.Settings{Values: base}); err != nil {
 		return err
 	}

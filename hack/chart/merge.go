@@ -30,9 +30,11 @@ type node struct {
 // An expr is a template action in place of a scalar.
 type expr string
 
-// A block names a value that stands for a map or a list. An optional block is written only if it is not empty.
+// A block stands for a map or a list: a value, or a template that is included. An optional block is written only if it is
+// not empty.
 type block struct {
 	name     string
+	include  string
 	optional bool
 }
 

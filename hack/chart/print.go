@@ -63,6 +63,11 @@ func (p *printer) field(f *node, indent int) {
 }
 
 func (p *printer) block(key string, b block, indent int) {
+	if b.include != "" {
+		p.line(indent, "%s:", key)
+		p.line(indent+2, "{{- include %q . | nindent %d }}", b.include, indent+2)
+		return
+	}
 	name := ".Values." + b.name
 	if b.optional {
 		p.line(indent, "{{- with %s }}", name)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // placeholder is the image that deploy/ is rendered with.
@@ -18,7 +20,7 @@ func (m *maker) substitute(o *unstructured.Unstructured) error {
 	switch o.GetKind() {
 	case "ConfigMap":
 		if o.GetName() == "fairway-agent" {
-			o.Object["data"] = m.data()
+			o.Object["data"] = block{include: "fairway.settings"}
 		}
 	case "Service":
 		if spec := o.Object["spec"].(map[string]any); o.GetName() == "kube-dns" {
@@ -34,20 +36,11 @@ func (m *maker) substitute(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// data returns the ConfigMap's data, with a value for each key.
-func (m *maker) data() map[string]any {
-	data := map[string]any{}
-	for _, v := range m.settings {
-		data[v.key] = expr("{{ .Values." + v.name() + " | quote }}")
-	}
-	return data
-}
-
 func (m *maker) workload(o *unstructured.Unstructured) error {
 	group := strings.TrimPrefix(o.GetName(), "fairway-")
 	template := o.Object["spec"].(map[string]any)["template"].(map[string]any)
 	pod := template["spec"].(map[string]any)
-	pod["imagePullSecrets"] = block{"image.pullSecrets", true}
+	pod["imagePullSecrets"] = block{name: "image.pullSecrets", optional: true}
 	for _, list := range []string{"initContainers", "containers"} {
 		containers, _ := pod[list].([]any)
 		for i, c := range containers {
@@ -72,7 +65,7 @@ func (m *maker) workload(o *unstructured.Unstructured) error {
 		return nil
 	}
 	if a, _ := template["metadata"].(map[string]any)["annotations"].(map[string]any); a["fairway.net/settings-hash"] != nil {
-		a["fairway.net/settings-hash"] = expr(`{{ include "fairway.settings" . | fromYaml | toJson | sha256sum | trunc 16 | quote }}`)
+		a["fairway.net/settings-hash"] = expr(`{{ include "fairway.settings.` + group + `" . | fromYaml | toJson | sha256sum | trunc 16 | quote }}`)
 	}
 	for _, f := range []struct {
 		in    map[string]any
@@ -142,7 +135,14 @@ func (m *maker) helpers() []byte {
 {{- define "fairway.settings" -}}
 `)
 	for _, v := range m.settings {
-		fmt.Fprintf(&out, "%s: {{ .Values.%s | quote }}\n", v.key, v.name())
+		out.WriteString(v.line())
+	}
+	for _, program := range settings.Programs() {
+		fmt.Fprintf(&out, "{{- end -}}\n\n{{/* The settings of fairway %s. */}}\n{{- define \"fairway.settings.%s\" -}}\n", program, program)
+		for _, s := range settings.Of(program) {
+			i := slices.IndexFunc(m.settings, func(v *value) bool { return v.key == s.Key })
+			out.WriteString(m.settings[i].line())
+		}
 	}
 	out.WriteString(`{{- end -}}
 

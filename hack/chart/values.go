@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io/fs"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairway-net/fairway/internal/operate/install"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // A value is a setting of the chart.
@@ -22,6 +21,7 @@ type value struct {
 	oneOf   []string
 	pattern string
 	key     string // the key of the ConfigMap fairway-agent, if it has one
+	main    bool   // whether deploy/agent/config.yaml has the key
 }
 
 func (v *value) name() string { return strings.Join(v.path, ".") }
@@ -30,6 +30,7 @@ func (v *value) name() string { return strings.Join(v.path, ".") }
 var groups = [][2]string{
 	{"image", "The image of all parts: `make image` makes it and says its tag."},
 	{"", ""},
+	{"settings", "More settings (docs/settings.md), with their defaults."},
 	{"components", "Parts of deploy/components, each with what it needs and no more."},
 	{"dns", "Cluster DNS: Deployment fairway-dns."},
 	{"agent", "DaemonSet fairway-agent: the service proxy, and the pod network."},
@@ -64,78 +65,49 @@ func Name(name string) string {
 	return strings.Join(words, "")
 }
 
-// ofComponent matches sentences about components. The values express them here.
-var ofComponent = regexp.MustCompile(` [^.]*[Cc]omponent[^.]*\.`)
-
-// settings returns the keys of the ConfigMap with their comments in deploy/agent/config.yaml.
-func settings(manifests fs.FS, components []install.Component) ([]*value, error) {
-	defaults, err := install.Defaults(manifests)
-	if err != nil {
-		return nil, err
-	}
-	text, err := fs.ReadFile(manifests, "agent/config.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("read the manifests in this program: %w", err)
-	}
-	var out []*value
-	var comment []string
-	_, data, _ := strings.Cut(string(text), "\ndata:\n")
-	for line := range strings.Lines(data) {
-		line = strings.TrimSpace(line)
-		if c, ok := strings.CutPrefix(line, "#"); ok {
-			comment = append(comment, strings.TrimSpace(c))
-			continue
-		}
-		key, _, _ := strings.Cut(line, ":")
-		def, ok := defaults[key]
-		if !ok {
-			continue
-		}
-		about := ofComponent.ReplaceAllString(strings.Join(comment, " "), "")
-		v := &value{path: []string{Name(key)}, key: key, def: def, about: about, oneOf: choices(key, def, components)}
-		if def == "true" || def == "false" {
-			v.def, v.oneOf, v.about = def == "true", nil, strings.ReplaceAll(about, `"`, "")
-		}
-		if key == "FAIRWAY_API_SERVER" { // the placeholder is refused here, not noticed later
-			v.def, v.pattern = "", "^(https://.+)?$"
-			v.about, _, _ = strings.Cut(about, " The value below")
-			v.about = strings.TrimSuffix(v.about, ".") + ". Must be set."
-		}
-		out, comment = append(out, v), nil
-	}
-	if len(out) != len(defaults) {
-		return nil, fmt.Errorf("found %d of the %d settings in agent/config.yaml", len(out), len(defaults))
-	}
-	return out, nil
-}
-
-// oneOfKeys lists the allowed values of keys without components.
-var oneOfKeys = map[string][]string{"LOG_FORMAT": {"text", "json"}}
-
 // podNetwork is the key with a component that belongs to all its values except none.
 const podNetwork = "POD_NETWORK"
 
-// choices returns the allowed values of a setting that selects components.
-func choices(key, def string, components []install.Component) []string {
-	if known := oneOfKeys[key]; known != nil {
-		return known
-	}
-	oneOf := []string{def}
-	for _, c := range components {
-		if v, ok := c.Sets[key]; ok && !slices.Contains(oneOf, v) {
-			oneOf = append(oneOf, v)
+// registry returns the settings as values. Those of deploy/agent/config.yaml have no group.
+func registry() (out []*value) {
+	for _, s := range settings.All {
+		v := &value{path: []string{"settings", Name(s.Key)}, key: s.Key, def: s.Default, about: s.Meaning() + ".", main: s.Main}
+		if s.Main {
+			v.path = v.path[1:]
 		}
+		switch s.Kind {
+		case settings.Bool:
+			v.def = s.Default == "true"
+		case settings.Number:
+			n, _ := strconv.ParseInt(s.Default, 10, 64) // a test of the registry reads it, too
+			v.def = n
+		case settings.Word:
+			v.oneOf = s.Words
+		case settings.Duration:
+			v.pattern = `^([0-9.]+(ms|s|m|h))+$`
+		}
+		if s.Key == "FAIRWAY_API_SERVER" { // the placeholder is refused here, not noticed later
+			v.def, v.pattern = "", "^(https://.+)?$"
+			v.about += " Must be set."
+		}
+		out = append(out, v)
 	}
-	if key == podNetwork {
-		oneOf = append(oneOf, "vxlan", "auto", "bgp") // they use the same component
+	return out
+}
+
+// line returns the line of a setting in the ConfigMap's data. A setting that is not in deploy/agent/config.yaml has a line
+// only if it differs from the default.
+func (v *value) line() string {
+	text := ".Values." + v.name()
+	if n, ok := v.def.(int64); ok { // Helm reads numbers as floats
+		text = "int64 " + text
+		return fmt.Sprintf("{{- if ne (%s) (int64 %d) }}\n%s: {{ %s | quote }}\n{{- end }}\n", text, n, v.key, text)
 	}
-	if len(oneOf) == 1 {
-		return nil
+	if v.main {
+		return fmt.Sprintf("%s: {{ %s | quote }}\n", v.key, text)
 	}
-	if !slices.Contains(oneOf, "none") {
-		oneOf = append(oneOf, "none") // it selects no component
-	}
-	return oneOf
+	def, _ := json.Marshal(v.def)
+	return fmt.Sprintf("{{- if ne %s %s }}\n%s: {{ %s | quote }}\n{{- end }}\n", text, def, v.key, text)
 }
 
 // valuesFile returns values.yaml.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 )
 
@@ -43,12 +44,12 @@ type LoadBalancerScope struct {
 // AddLoadBalancerScope adds the flags of a LoadBalancerScope. namespace is the name of the namespace's flag.
 func AddLoadBalancerScope(f *pflag.FlagSet, namespace string, s *LoadBalancerScope) {
 	f.StringVar(&s.Namespace, namespace, "metallb-system", "The `namespace` where the objects of metallb.io count")
-	f.StringVar(&s.Class, "lb-class", "", "The loadBalancerClass of the Services that count, a `name` (default those without one)")
+	f.StringVar(&s.Class, "lb-class", "", settings.Usage(settings.Speaker, "lb-class"))
 }
 
-// AddPrefixes adds a flag of CIDRs with commas between them. Its default is an environment variable.
-func AddPrefixes(f *pflag.FlagSet, flag, variable, usage string) func() ([]netip.Prefix, error) {
-	text := f.String(flag, os.Getenv(variable), usage+" (default $"+variable+")")
+// AddPrefixes adds a flag of CIDRs with commas between them. AddSettings gives it the setting key.
+func AddPrefixes(f *pflag.FlagSet, flag, key, usage string) func() ([]netip.Prefix, error) {
+	text := f.String(flag, "", usage+" (default $"+key+")")
 	return func() (all []netip.Prefix, err error) {
 		for one := range strings.FieldsFuncSeq(*text, func(r rune) bool { return r == ',' || r == ' ' }) {
 			p, err := netip.ParsePrefix(one)

@@ -48,13 +48,13 @@ var componentTests = []struct {
 	{"ipvs", granted{map[string]string{"PROXY_MODE": "ipvs"}, []string{procSys}, ""}},
 	{"auto", granted{map[string]string{"PROXY_MODE": "auto"}, []string{procSys, lockFile}, "NET_BIND_SERVICE"}},
 	{"replace-kube-proxy", granted{map[string]string{"REPLACE_KUBE_PROXY": "true"}, []string{lockFile}, ""}},
-	{"conntrack", granted{map[string]string{"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h"}, []string{procSys}, ""}},
+	{"conntrack", granted{map[string]string{"--conntrack-max-per-core": "32768", "--conntrack-tcp-timeout-established": "24h", "--conntrack-tcp-timeout-close-wait": "1h"}, []string{procSys}, ""}},
 	{"pod-network", granted{map[string]string{"POD_NETWORK": "routes"}, []string{cniConf, cniBin, procSys, bgpDir, cniState}, "NET_BIND_SERVICE"}},
 	{"egress", granted{map[string]string{"EGRESS_ADDRESSES": "true"}, nil, ""}},
 	{"network-policy", granted{map[string]string{"NETWORK_POLICY": "true"}, []string{policyDir}, ""}},
 	{"pod-network iptables replace-kube-proxy conntrack", granted{map[string]string{
 		"POD_NETWORK": "routes", "PROXY_MODE": "iptables", "REPLACE_KUBE_PROXY": "true",
-		"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h",
+		"--conntrack-max-per-core": "32768", "--conntrack-tcp-timeout-established": "24h", "--conntrack-tcp-timeout-close-wait": "1h",
 	}, []string{cniConf, cniBin, procSys, bgpDir, cniState, lockFile}, "NET_BIND_SERVICE"}},
 }
 
@@ -80,7 +80,7 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// an agent is the DaemonSet's pod, with its settings from the ConfigMap and the environment.
+// an agent is the DaemonSet's pod, with its settings from the ConfigMap and its flags.
 type agent struct {
 	settings map[string]string
 	pod      corev1.PodSpec
@@ -110,10 +110,9 @@ func agentWith(t *testing.T, components string) agent {
 			var d appsv1.DaemonSet
 			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d)
 			a.pod = d.Spec.Template.Spec
-			for _, e := range a.pod.Containers[0].Env {
-				if e.Value != "" {
-					a.settings[e.Name] = e.Value
-				}
+			for _, arg := range a.pod.Containers[0].Command { // the last one counts
+				flag, value, _ := strings.Cut(arg, "=")
+				a.settings[flag] = value
 			}
 		}
 		if err != nil {

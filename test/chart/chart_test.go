@@ -22,6 +22,7 @@ import (
 	"github.com/fairway-net/fairway/deploy"
 	ours "github.com/fairway-net/fairway/hack/chart"
 	"github.com/fairway-net/fairway/internal/operate/install"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 const (
@@ -193,10 +194,7 @@ func both(t *testing.T, c *chart.Chart, chosen []choice) {
 	t.Helper()
 	values := map[string]any{"apiServer": server, "dns": map[string]any{"enabled": false}}
 	s := install.Settings{Image: image}
-	var err error
-	if s.Values, err = install.Defaults(deploy.Files); err != nil {
-		t.Fatal(err)
-	}
+	s.Values = settings.Defaults()
 	s.Values["FAIRWAY_API_SERVER"] = server
 	var o install.Options
 	var said []string
@@ -282,6 +280,32 @@ func TestSameAsInstall(t *testing.T) {
 			}
 		}
 		both(t, c, some)
+	}
+}
+
+// TestEverySetting: each setting is a value of the chart.
+func TestEverySetting(t *testing.T) {
+	c := load(t)
+	example := map[settings.Kind]string{
+		settings.Text: "x", settings.Number: "7", settings.Duration: "9m", settings.CIDRs: "192.0.2.0/24,2001:db8::/64", settings.Address: "node:9",
+	}
+	for _, s := range settings.All {
+		if s.Main {
+			continue // a choice
+		}
+		values := s.Allowed()
+		if value := example[s.Kind]; value != "" {
+			values = append(values, value)
+		}
+		for _, value := range values {
+			if value != s.Default {
+				text, _ := yaml.Marshal(value)
+				if s.Kind == settings.Bool || s.Kind == settings.Number {
+					text = []byte(value)
+				}
+				both(t, c, []choice{{value: "settings:\n  " + ours.Name(s.Key) + ": " + string(text), sets: map[string]string{s.Key: value}}})
+			}
+		}
 	}
 }
 

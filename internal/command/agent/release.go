@@ -20,7 +20,7 @@ func (a *agent) runs(ctx context.Context) error {
 	for {
 		run := *cfg
 		one := &agent{cfg: &run, log: a.log, env: a.env, published: a.published, settings: a.settings}
-		if run.LogJSON != a.cfg.LogJSON {
+		if run.LogJSON != a.cfg.LogJSON || run.LogLevel != a.cfg.LogLevel {
 			one.log = newLog(a.env.Stderr, &run)
 		}
 		one.began = func() { worked = cfg }

@@ -17,6 +17,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kube/objects"
 	"github.com/fairway-net/fairway/internal/operate/install"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // A target is the cluster of a command, with the options of the change.
@@ -48,9 +49,9 @@ func (t *target) installer(e command.Env) (*install.Installer, error) {
 	}, nil
 }
 
-// newOptions adds the flags that install and upgrade share.
-func newOptions(fs *pflag.FlagSet) *install.Options {
-	o := &install.Options{}
+// newOptions adds the flags that install and upgrade share. The function that it returns reads them.
+func newOptions(c *cobra.Command) func(version string) (install.Options, error) {
+	o, fs := install.Options{}, c.Flags()
 	fs.StringVar(&o.Image, "image", "", "`name:tag` or name@digest of Fairway's image (default that of this build)")
 	fs.StringVar(&o.APIServer, "api-server", "", "`URL` of the API server as nodes reach it, not a ClusterIP (default: found)")
 	fs.StringVar(&o.ClusterCIDR, "cluster-cidr", "", "`CIDRs` of the cluster's pods, separated by commas (default: found)")
@@ -61,8 +62,43 @@ func newOptions(fs *pflag.FlagSet) *install.Options {
 	fs.StringVar(&o.RefuseExternal, "refuse-external-ips", "", "`true` ignores spec.externalIPs of Services, false serves them (default true)")
 	fs.StringArrayVar(&o.Components, "component", nil, "add this `name` of deploy/components; may be repeated")
 	fs.StringArrayVar(&o.Without, "without-component", nil, "leave the component `name` out that an earlier run added; may be repeated")
-	fs.StringToStringVar(&o.Set, "set", nil, "`KEY=VALUE` of another setting of the ConfigMap fairway-agent; may be repeated")
-	return o
+	set := fs.StringArray("set", nil, "`KEY=VALUE` of another setting of the ConfigMap fairway-agent (docs/settings.md); may be repeated; KEY= goes back to the default")
+	if err := c.RegisterFlagCompletionFunc("set", completeSettings); err != nil {
+		panic(err) // the flag does not exist
+	}
+	for flag, key := range map[string]string{"proxy-mode": "PROXY_MODE", "pod-network": "POD_NETWORK", "replace-kube-proxy": "REPLACE_KUBE_PROXY", "refuse-external-ips": "REFUSE_EXTERNAL_IPS"} {
+		s, _ := settings.For(key)
+		command.Complete(c, flag, s.Allowed()...)
+	}
+	command.Complete(c, "dns", "fairway", "none")
+	return func(version string) (install.Options, error) {
+		var err error
+		if o.Set, err = settings.SplitPairs(*set); err != nil {
+			return o, err
+		}
+		if o.Image == "" {
+			o.Image = defaultImage(version) // an upgrade without one keeps the running image
+		}
+		return o, nil
+	}
+}
+
+// completeSettings offers keys, and the values of a key.
+func completeSettings(_ *cobra.Command, _ []string, given string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	key, _, withValue := strings.Cut(given, "=")
+	var all []cobra.Completion
+	if !withValue {
+		for _, s := range settings.All {
+			all = append(all, cobra.CompletionWithDesc(s.Key+"=", s.Meaning()))
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	if s, ok := settings.For(key); ok {
+		for _, value := range s.Allowed() {
+			all = append(all, key+"="+value)
+		}
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
 // NewInstall builds `fairway install`.
@@ -81,16 +117,17 @@ kube-proxy's DaemonSet is kept for the way back. fairway uninstall undoes all of
   fairway install --dns fairway --proxy-mode iptables`,
 		Args: cobra.NoArgs,
 	}
-	t, o := newTarget(c.Flags()), newOptions(c.Flags())
+	t, options := newTarget(c.Flags()), newOptions(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		o, err := options(e.Version)
+		if err != nil {
+			return err
+		}
 		i, err := t.installer(e)
 		if err != nil {
 			return err
 		}
-		if o.Image == "" {
-			o.Image = defaultImage(e.Version)
-		}
-		return i.Install(c.Context(), *o)
+		return i.Install(c.Context(), o)
 	}
 	return c
 }

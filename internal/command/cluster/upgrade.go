@@ -16,19 +16,21 @@ func NewUpgrade(e command.Env) *cobra.Command {
 Settings that no flag names stay as they are on the cluster, also where the ConfigMap was edited. Objects that are no
 longer needed are deleted. fairway rollback goes back.`,
 		Example: `  fairway upgrade --dry-run
-  fairway upgrade --proxy-mode iptables`,
+  fairway upgrade --proxy-mode iptables
+  fairway upgrade --set COUNT_TRAFFIC=true`,
 		Args: cobra.NoArgs,
 	}
-	t, o := newTarget(c.Flags()), newOptions(c.Flags())
+	t, options := newTarget(c.Flags()), newOptions(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		o, err := options(e.Version)
+		if err != nil {
+			return err
+		}
 		i, err := t.installer(e)
 		if err != nil {
 			return err
 		}
-		if o.Image == "" {
-			o.Image = defaultImage(e.Version) // empty keeps the running image
-		}
-		return i.Upgrade(c.Context(), *o)
+		return i.Upgrade(c.Context(), o)
 	}
 	return c
 }

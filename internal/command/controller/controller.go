@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	kubepolicy "github.com/fairway-net/fairway/internal/kube/networkpolicy"
 	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // controllerOptions are the flags of `fairway controller`.
@@ -91,6 +91,7 @@ holds the Lease fairway-controller.`,
 		},
 	}
 	format = command.NewLogFormat(c)
+	command.AddSettings(c, settings.Controller)
 	f := c.Flags()
 	command.AddPodConnection(e, "controller", f, &o.connection)
 	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "The `namespace` of the Lease fairway-controller")
@@ -99,7 +100,7 @@ holds the Lease fairway-controller.`,
 	serviceLBRanges = command.AddPrefixes(f, "servicelb-ranges", "SERVICELB_RANGES", "`CIDRs` whose addresses Services get if they are ExternalIPs of nodes (--load-balancer servicelb)")
 	clusterCIDRs = command.AddClusterCIDR(f)
 	command.AddLoadBalancerScope(f, "load-balancer-namespace", &o.scope)
-	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
+	f.BoolVar(&o.policies, "network-policy", false, "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
 	f.BoolVar(&o.gateways, "gateway", false, "Make the Services of Gateways, and write the statuses of Gateway API and Ingress (component gateway)")
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "The `address` of /metrics, /livez and /readyz; empty: none")
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/dns"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // New builds `fairway dns`, the cluster's DNS server.
@@ -60,11 +61,12 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 		},
 	}
 	format = command.NewLogFormat(c)
+	command.AddSettings(c, settings.DNS)
 	f := c.Flags()
 	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve, a `file` (default: that of a ConfigMap if there is one, else built in)")
-	f.StringSliceVar(&allow, "allow-from", nil, "Prefixes (`CIDRs`) of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)")
+	f.StringSliceVar(&allow, "allow-from", nil, settings.Usage(settings.DNS, "allow-from"))
 	f.Uint16Var(&cfg.Port, "dns-port", 53, "`port` for server blocks that name none")
-	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", "`zone` of the cluster")
+	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", settings.Usage(settings.DNS, "cluster-domain"))
 	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig `file`, to run outside the cluster")
 	f.StringVar(&cfg.Master, "master", "", "`URL` of the API server, if it needs no credentials")
 	f.BoolVar(&show, "show-corefile", false, "print the Corefile that would be served, and end")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,18 +25,24 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/peerguard"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // speakerOptions holds the flags of `fairway speaker`.
 type speakerOptions struct {
-	connection    kube.Connection
-	balancers     command.LoadBalancerScope
-	node, metrics string
-	proxyPort     uint16
-	readyWithin   time.Duration
-	cleanup       bool
-	clusterCIDRs  []netip.Prefix
+	connection   kube.Connection
+	balancers    command.LoadBalancerScope
+	node         string
+	metrics      string // listen address; empty: no server
+	healthz      string // another one; empty: none
+	proxyPort    uint16
+	readyWithin  time.Duration
+	cleanup      bool
+	clusterCIDRs []netip.Prefix
 }
+
+// loopback is the default address of metrics and checks.
+var loopback = fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics)
 
 // New builds `fairway speaker`.
 func New(e command.Env) *cobra.Command {
@@ -69,6 +76,9 @@ its own: the agent can be replaced while it runs.`,
 			if o.clusterCIDRs, err = clusterCIDRs(); err != nil {
 				return err
 			}
+			if o.metrics, err = settings.ResolveWithPort(o.metrics, numbers.PortSpeakerMetrics); err != nil {
+				return fmt.Errorf("--metrics-bind-address: %w", err)
+			}
 			log, err := format.Logger(e.Stderr, "speaker")
 			if err != nil {
 				return err
@@ -77,14 +87,16 @@ its own: the agent can be replaced while it runs.`,
 		},
 	}
 	format = command.NewLogFormat(c)
+	command.AddSettings(c, settings.Speaker)
 	f := c.Flags()
 	command.AddPodConnection(e, "speaker", f, &o.connection)
 	f.StringVar(&o.node, "hostname-override", "", "The `name` of this node (default the host's name)")
 	clusterCIDRs = command.AddClusterCIDR(f)
 	command.AddLoadBalancerScope(f, "namespace", &o.balancers)
-	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics, /healthz and /readyz; empty: none")
+	f.StringVar(&o.metrics, "metrics-bind-address", loopback, settings.Usage(settings.Speaker, "metrics-bind-address"))
+	f.StringVar(&o.healthz, "healthz-bind-address", "", "Serve /metrics, /healthz and /readyz also at this `address`, if it differs")
 	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "The `port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
-	f.DurationVar(&o.readyWithin, "ready-within", readyWithin, "The `time` after which the speaker is ready at /readyz whatever router or voter it waits for, so that the next one may be replaced")
+	f.DurationVar(&o.readyWithin, "ready-within", readyWithin, settings.Usage(settings.Speaker, "ready-within"))
 	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
 	return c
 }
@@ -150,12 +162,34 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
-	if o.metrics != "" {
+	for flag, addr := range o.listen() {
 		g.Go(func() error {
-			return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, command.Checks{"/healthz": s.Healthy, "/readyz": ready.check})
+			return command.Serve(ctx, addr, flag, registry, command.Checks{"/healthz": s.Healthy, "/readyz": ready.check})
 		})
 	}
 	return g.Wait()
+}
+
+// listen returns the addresses of metrics and checks by their flags. A listener on all addresses serves both.
+func (o speakerOptions) listen() map[string]string {
+	all := map[string]string{}
+	if o.metrics != "" {
+		all["--metrics-bind-address"] = o.metrics
+	}
+	if o.healthz != "" && o.healthz != o.metrics && !onAll(o.metrics, o.healthz) {
+		all["--healthz-bind-address"] = o.healthz
+	}
+	return all
+}
+
+// onAll reports whether the listener at addr also takes connections to other.
+func onAll(addr, other string) bool {
+	if strings.HasPrefix(addr, ":") {
+		addr = "[::]" + addr
+	}
+	a, err := netip.ParseAddrPort(addr)
+	b, err2 := netip.ParseAddrPort(other)
+	return err == nil && err2 == nil && a.Addr().IsUnspecified() && a.Port() == b.Port()
 }
 
 // interfacesOf returns the announced addresses of each Service with their interfaces.

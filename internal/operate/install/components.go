@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/kube/objects"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // A Component is one of deploy/components.
@@ -162,10 +163,7 @@ func (s *Settings) WithComponents(manifests fs.FS, o Options) error {
 	if err != nil {
 		return err
 	}
-	base, err := Defaults(manifests)
-	if err != nil {
-		return err
-	}
+	base := settings.Defaults()
 	named, without := slices.Clone(o.Components), slices.Clone(o.Without)
 	for _, name := range slices.Concat(named, without) {
 		i := slices.IndexFunc(known, func(c Component) bool { return c.Name == name })

@@ -11,15 +11,15 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A decision is the plan of an installation, with its effects on other programs.
 type decision struct {
 	Settings
-	switches map[string]bool // settings that are true or false
-	notes    []string        // messages for the user
-	refused  []error         // reasons against the installation
+	notes   []string // messages for the user
+	refused []error  // reasons against the installation
 }
 
 func (d *decision) refuse(format string, args ...any) {
@@ -40,23 +40,12 @@ func (d *decision) err() error {
 
 // decide derives settings from the facts and the options. former are the settings of the existing installation, or nil.
 func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, error) {
-	values, err := Defaults(manifests)
-	if err != nil {
-		return nil, err
-	}
-	d := &decision{switches: map[string]bool{}}
-	for key, value := range values {
-		d.switches[key] = value == yes || value == no
-	}
+	values, d := settings.Defaults(), &decision{}
 	if former != nil {
 		d.Settings = *former
 		maps.Copy(values, former.Values)
 	}
-	for key, value := range f.Live {
-		if _, ok := values[key]; ok {
-			values[key] = value // other programs may have changed it since
-		}
-	}
+	d.live(values, f)
 	if former == nil {
 		d.Components = f.Components // of kubectl apply -k
 	}
@@ -81,24 +70,52 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 		return nil, err
 	}
 	d.rival(f)
+	d.idle()
 	return d, nil
 }
 
-// allowed lists the words that a setting accepts. An agent refuses any other word, and its pod would not start.
-var allowed = map[string][]string{
-	keyMode:       append(datapath.Modes(), Auto, none),
-	keyPodNetwork: {none, routes, "vxlan", Auto, "wireguard", byRouters},
-	"LOG_FORMAT":  {"text", "json"},
+// live takes the values of the ConfigMap, which other programs may have changed since.
+func (d *decision) live(values map[string]string, f *Facts) {
+	var unknown []string
+	for key, value := range f.Live {
+		if s, ok := settings.For(key); ok {
+			values[key] = s.OrDefault(value)
+		} else {
+			unknown = append(unknown, key)
+		}
+	}
+	for key := range values {
+		if s, _ := settings.For(key); f.Live != nil && f.Live[key] == "" && !s.Main {
+			delete(values, key)
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		d.note("no program reads these keys of ConfigMap %s: %s [docs/settings.md lists the settings]", agentName, strings.Join(unknown, ", "))
+	}
 }
 
-// words refuses settings that no agent accepts.
+// idle notes the settings that have no effect, because their component is missing.
+func (d *decision) idle() {
+	for _, key := range slices.Sorted(maps.Keys(d.Values)) {
+		s, _ := settings.For(key)
+		if value := d.Values[key]; value == "" || value == s.Default || len(s.Needs) == 0 {
+			continue
+		}
+		there := slices.ContainsFunc(d.Components, func(name string) bool { return slices.Contains(s.Needs, name) })
+		if !there {
+			d.note("%s has no effect without component %s", key, strings.Join(s.Needs, " or "))
+		}
+	}
+}
+
+// words refuses settings that no program accepts. Its pod would not start.
 func (d *decision) words(f *Facts) {
 	for _, key := range slices.Sorted(maps.Keys(d.Values)) {
-		value, words := d.Values[key], allowed[key]
-		if d.switches[key] {
-			words = []string{yes, no}
-		}
-		if words == nil || slices.Contains(words, value) {
+		value := d.Values[key]
+		s, _ := settings.For(key)
+		err := s.Check(value)
+		if err == nil {
 			continue
 		}
 		name := flagOf[key]
@@ -108,7 +125,7 @@ func (d *decision) words(f *Facts) {
 		if f.Live[key] == value {
 			name = "ConfigMap fairway-agent, " + key
 		}
-		d.refuse("%s: %q is not one of %s", name, value, strings.Join(words, ", "))
+		d.refuse("%s: %w", name, err)
 	}
 }
 

@@ -2,15 +2,12 @@ package install
 
 import (
 	"fmt"
-	"io/fs"
-	"maps"
-	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
-// The keys of deploy/agent/config.yaml that this package decides. It passes other keys through.
+// The keys of the ConfigMap fairway-agent that this package decides. It passes other settings through.
 const (
 	keyAPIServer   = "FAIRWAY_API_SERVER"
 	keyClusterCIDR = "CLUSTER_CIDR"
@@ -47,7 +44,7 @@ type Options struct {
 	PodNetwork       string            // auto, none, routes, vxlan, wireguard, bgp
 	ReplaceKubeProxy string            // auto, true, false
 	RefuseExternal   string            // true, false
-	Set              map[string]string // more keys of the ConfigMap
+	Set              map[string]string // more settings by their keys; an empty value means the default
 }
 
 // Settings are the input of one revision.
@@ -57,21 +54,6 @@ type Settings struct {
 	DNS        bool              `json:"dns"`                  // whether the Deployment fairway-dns runs
 	DNSService []string          `json:"dnsService,omitempty"` // addresses of the Service kube-dns, if this program created it
 	Values     map[string]string `json:"values"`               // of the ConfigMap fairway-agent
-}
-
-// Defaults returns the settings of deploy/agent/config.yaml.
-func Defaults(manifests fs.FS) (map[string]string, error) {
-	text, err := fs.ReadFile(manifests, "agent/config.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("read the manifests in this program: %w", err)
-	}
-	var config struct {
-		Data map[string]string `json:"data"`
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		return nil, fmt.Errorf("read agent/config.yaml in this program: %w", err)
-	}
-	return config.Data, nil
 }
 
 // chosen returns the settings that the user has decided in words.
@@ -97,10 +79,11 @@ func (o Options) apply(values map[string]string) error {
 		}
 	}
 	for key, value := range o.Set {
-		if _, ok := values[key]; !ok {
-			return fmt.Errorf("--set %s: there is no such setting [choose from %s]", key, strings.Join(slices.Sorted(maps.Keys(values)), ", "))
+		setting, known := settings.For(key)
+		if !known {
+			return fmt.Errorf("--set %s: there is no such setting [choose from %s]", key, strings.Join(settings.Keys(), ", "))
 		}
-		values[key] = value
+		values[key] = setting.OrDefault(value)
 	}
 	return nil
 }

@@ -1,8 +1,12 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
+	"os"
+	"strings"
 
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/service"
@@ -38,4 +42,20 @@ func (c *Config) masterAddr() netip.Addr {
 	}
 	a, _ := netip.ParseAddr(u.Hostname())
 	return a
+}
+
+// placeholder is the top-level domain of the address in deploy/agent/config.yaml. It never resolves (RFC 6761).
+const placeholder = ".invalid"
+
+// master refuses the placeholder address of deploy/. Otherwise the agent would wait for it for ever.
+func (r *resolver) master(c *Config) error {
+	if r.own.settingsDir != "" && c.Master == "" && c.Kubeconfig == "" && os.Getenv("KUBERNETES_SERVICE_HOST") != "" && !c.Cleanup {
+		// The pod's variables lead to a Service, which works only when the agent has written it.
+		return errors.New("FAIRWAY_API_SERVER is not set [set it in the ConfigMap fairway-agent to server: of /etc/kubernetes/kubelet.conf; docs/settings.md says more]")
+	}
+	u, err := url.Parse(c.Master)
+	if err != nil || !strings.HasSuffix(u.Hostname(), placeholder) || c.Cleanup {
+		return nil // kube.Connect refuses an invalid URL
+	}
+	return fmt.Errorf("FAIRWAY_API_SERVER is not set: --master is still %s [set it in the ConfigMap fairway-agent (deploy/agent/config.yaml) to server: of /etc/kubernetes/kubelet.conf; deploy/README.md says more]", c.Master)
 }

@@ -30,13 +30,13 @@ func (f *Flags) addConntrack() {
 	fs, c := f.fs, &f.kp.Conntrack
 	c.MaxPerCore, c.Min = new(int32), new(int32)
 	c.TCPEstablishedTimeout, c.TCPCloseWaitTimeout = new(metav1.Duration), new(metav1.Duration)
-	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, "Conntrack entries per CPU core; a larger current limit is kept (0: unchanged)")
-	fs.Int32Var(c.Min, "conntrack-min", 128<<10, "Fewest conntrack entries, whatever the number of cores")
-	fs.DurationVar(&c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", 24*time.Hour, "Conntrack timeout of established TCP connections (0: unchanged)")
-	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", time.Hour, "Conntrack timeout of TCP connections in CLOSE_WAIT (0: unchanged)")
-	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "Accept TCP packets outside the window (nf_conntrack_tcp_be_liberal)")
-	fs.DurationVar(&c.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "Conntrack timeout of UDP flows without a reply (0: unchanged)")
-	fs.DurationVar(&c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "Conntrack timeout of UDP flows with replies (0: unchanged)")
+	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, usage("conntrack-max-per-core"))
+	fs.Int32Var(c.Min, "conntrack-min", 128<<10, usage("conntrack-min"))
+	fs.DurationVar(&c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", 24*time.Hour, usage("conntrack-tcp-timeout-established"))
+	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", time.Hour, usage("conntrack-tcp-timeout-close-wait"))
+	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, usage("conntrack-tcp-be-liberal"))
+	fs.DurationVar(&c.UDPTimeout.Duration, "conntrack-udp-timeout", 0, usage("conntrack-udp-timeout"))
+	fs.DurationVar(&c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, usage("conntrack-udp-timeout-stream"))
 }
 
 func (r *resolver) conntrack(c *Config) error {

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/fairway-net/fairway/internal/operate/settings"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
-	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Flags holds the command line's options before they are checked.
@@ -29,6 +29,8 @@ type Flags struct {
 	masqueradeBit, oomScore   int32
 	featureGates              string
 	localhost                 *bool
+
+	given map[string]givenFlag // the flags that --settings-dir has overwritten
 }
 
 // own holds the options without a field in the file, and those that win over the file.
@@ -81,18 +83,18 @@ func (f *Flags) addCluster() {
 	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "Kubeconfig `file` (default the pod's service account)")
 	fs.StringVar(&f.own.master, "master", "", "The `url` of the API server, instead of the one in the kubeconfig or the service account")
 	fs.BoolVar(&f.own.allowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine; anyone on the path to it can then change all Services")
-	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, "How long a list that lacks most former objects is not believed (0: it is at once)")
-	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", "Content `type` of requests (default application/vnd.kubernetes.protobuf)")
-	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, "Requests to the API server that may be sent at once")
-	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, "Requests to the API server per second")
+	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, usage("empty-after"))
+	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", usage("kube-api-content-type"))
+	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, usage("kube-api-burst"))
+	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, usage("kube-api-qps"))
 	fs.StringVar(&f.own.hostname, "hostname-override", "", "The `name` of this node's Node object (default the host name)")
 	fs.StringVar(&kp.BindAddress, "bind-address", "", "Node `ip` to use as primary for NodePorts; nothing listens on it")
 	fs.StringVar(&kp.HealthzBindAddress, "healthz-bind-address", "", "Serve /healthz, /livez and /statusz at `ip[:port]`; \"\" disables it (default 0.0.0.0:10256)")
-	fs.StringVar(&kp.MetricsBindAddress, "metrics-bind-address", "", "Serve /metrics and /proxyMode at `ip[:port]`; \"\" disables it (default 127.0.0.1:10249)")
+	fs.StringVar(&kp.MetricsBindAddress, "metrics-bind-address", "", usage("metrics-bind-address"))
 	fs.Int32Var(&f.oomScore, "oom-score-adj", 0, "oom_score_adj of this process, -1000 to 1000 (default unchanged)")
 	fs.IntVarP(&f.own.verbosity, "v", "v", 0, "Log verbosity; 4 is --log-level debug")
-	fs.StringVar(&f.own.logLevel, "log-level", "", "Lowest `level` that is logged: debug, info, warn or error (default info)")
-	fs.StringVar(&f.own.logFormat, "log-format", "", "Log `format`: text or json (default text)")
+	fs.StringVar(&f.own.logLevel, "log-level", "", usage("log-level"))
+	fs.StringVar(&f.own.logFormat, "log-format", "", usage("log-format"))
 	fs.StringVar(&f.own.logFormat, "logging-format", "", "kube-proxy's name of --log-format")
 	fs.Lookup("logging-format").Hidden = true
 	fs.BoolVar(&f.own.cleanup, "cleanup", false, "Remove all rules of Fairway from this node, and exit; the pod network's only with --pod-network routes")
@@ -103,24 +105,24 @@ func (f *Flags) addCluster() {
 func (f *Flags) addProxy() {
 	fs, kp := f.fs, &f.kp
 	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "Proxy `mode`: "+proxyModes()+" (default nftables)")
-	fs.BoolVar(&f.own.replaceKubeProxy, "replace-kube-proxy", false, "Remove kube-proxy's rules, whether it runs or not, once Fairway's rules are in place")
-	fs.BoolVar(&f.own.countTraffic, "count-traffic", false, "Count connections, packets and bytes per Service port; costs each connection some time")
-	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How traffic from local pods is recognised, a `mode`: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix (default ClusterCIDR)")
+	fs.BoolVar(&f.own.replaceKubeProxy, "replace-kube-proxy", false, usage("replace-kube-proxy"))
+	fs.BoolVar(&f.own.countTraffic, "count-traffic", false, usage("count-traffic"))
+	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", usage("detect-local-mode"))
 	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "Pod `cidrs` of the cluster, separated by commas")
-	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "The `name` of the bridge of local pods, with --detect-local-mode BridgeInterface")
-	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "The `prefix` of the names of local pods' links, with --detect-local-mode InterfaceNamePrefix")
-	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `cidrs`; also the words primary, all, and localhost for the node's own processes (default primary)")
-	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Ignore spec.externalIPs of Services (CVE-2020-8554)")
-	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node: `limit=number,…` (0: no limit; default "+service.DefaultLimits().String()+"; in mode iptables endpoints=5000,frontends=2000)")
-	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "SNAT all traffic sent to ClusterIPs")
+	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", usage("pod-bridge-interface"))
+	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", usage("pod-interface-name-prefix"))
+	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, usage("nodeport-addresses"))
+	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, usage("refuse-external-ips"))
+	fs.StringVar(&f.own.limits, "service-limits", "", usage("service-limits"))
+	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, usage("masquerade-all"))
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
-		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark for masquerading, 0 to 31")
+		fs.Int32Var(&f.masqueradeBit, name, 14, usage("nftables-masquerade-bit"))
 	}
 	for _, name := range []string{"sync-period", "iptables-sync-period", "ipvs-sync-period"} {
-		fs.DurationVar(&f.syncPeriod, name, defaultSyncPeriod, "Longest pause before a failed sync is tried again; /healthz fails when a change has waited twice as long")
+		fs.DurationVar(&f.syncPeriod, name, defaultSyncPeriod, usage("sync-period"))
 	}
 	for _, name := range []string{"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period"} {
-		fs.DurationVar(&f.minSyncPeriod, name, 0, "Shortest time between two syncs")
+		fs.DurationVar(&f.minSyncPeriod, name, 0, usage("min-sync-period"))
 	}
 	// kube-proxy has these names for options that several modes share.
 	for _, name := range []string{
@@ -132,6 +134,9 @@ func (f *Flags) addProxy() {
 	fs.Lookup("iptables-localhost-nodeports").Hidden = true
 }
 
+// usage returns the help text of a flag that is a setting.
+func usage(flag string) string { return settings.Usage(settings.Agent, flag) }
+
 // proxyModes returns the modes as help texts print them.
 func proxyModes() string {
 	all := Modes()
@@ -140,15 +145,15 @@ func proxyModes() string {
 
 func (f *Flags) addIPVS() {
 	fs, v := f.fs, &f.kp.IPVS
-	fs.StringVar(&v.Scheduler, "ipvs-scheduler", "", "Algorithm (IPVS `scheduler`) of Services without fairway.net/balance: rr, lc, dh, sh, sed, nq, … (default rr)")
+	fs.StringVar(&v.Scheduler, "ipvs-scheduler", "", usage("ipvs-scheduler"))
 	fs.StringSliceVar(&v.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "Accepted for kube-proxy's sake: virtual servers that others made are never touched")
 	fs.BoolVar(&v.StrictARP, "ipvs-strict-arp", false, "Accepted for kube-proxy's sake: no Service's address is on an interface")
 	for _, name := range []string{"ipvs-exclude-cidrs", "ipvs-strict-arp"} {
 		fs.Lookup(name).Hidden = true
 	}
-	fs.DurationVar(&v.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, "Timeout of idle TCP connections in IPVS (0: unchanged)")
-	fs.DurationVar(&v.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, "Timeout of TCP connections after a FIN in IPVS (0: unchanged)")
-	fs.DurationVar(&v.UDPTimeout.Duration, "ipvs-udp-timeout", 0, "Timeout of idle UDP flows in IPVS (0: unchanged)")
+	fs.DurationVar(&v.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, usage("ipvs-tcp-timeout"))
+	fs.DurationVar(&v.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, usage("ipvs-tcpfin-timeout"))
+	fs.DurationVar(&v.UDPTimeout.Duration, "ipvs-udp-timeout", 0, usage("ipvs-udp-timeout"))
 }
 
 // parseGates reads "Name=true,Other=false".
@@ -169,14 +174,14 @@ func parseGates(text string) (map[string]bool, error) {
 }
 
 func (f *Flags) addPodNetwork() {
-	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or a CNI plugin and routes (to the pods of each node, all in one subnet), vxlan (a tunnel to each node), auto (routes within a subnet, the tunnel to others), wireguard (encrypted to each node), bgp (routes within a subnet, to others by routers to which fairway speaker announces podCIDRs)")
-	f.fs.StringVar(&f.own.nonMasqueradeCIDRs, "non-masquerade-cidrs", "", "Destinations outside of the cluster, `CIDRs`, that see pods' own addresses, with a pod network of Fairway's; 0.0.0.0/0,::/0 are all")
-	f.fs.BoolVar(&f.own.egressAddresses, "egress-addresses", false, "Let pods leave the cluster with the addresses of Services that have the annotation fairway.net/egress, by the nodes whose speakers announce them; with a pod network of Fairway's; reads all pods")
-	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
-	f.fs.BoolVar(&f.own.networkPolicyLog, "network-policy-log", false, "Log what NetworkPolicies deny, with the names of pods and policies: a line a minute for each pair of peers and port")
-	f.fs.BoolVar(&f.own.networkPolicyReject, "network-policy-reject", false, "Reject what NetworkPolicies deny (TCP reset, ICMP administratively prohibited), instead of dropping it")
+	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, usage("pod-network"))
+	f.fs.StringVar(&f.own.nonMasqueradeCIDRs, "non-masquerade-cidrs", "", usage("non-masquerade-cidrs"))
+	f.fs.BoolVar(&f.own.egressAddresses, "egress-addresses", false, usage("egress-addresses"))
+	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, usage("network-policy"))
+	f.fs.BoolVar(&f.own.networkPolicyLog, "network-policy-log", false, usage("network-policy-log"))
+	f.fs.BoolVar(&f.own.networkPolicyReject, "network-policy-reject", false, usage("network-policy-reject"))
 	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "Where the container runtime looks for CNI plugins, a `dir`")
-	f.fs.IntVar(&f.own.podFragments, "pod-fragments", node.DefaultFragments, "How many IP fragments a `second` each pod may send, with a pod network of Fairway's; the node drops others, because all pods share the memory for fragments; 0: no limit")
+	f.fs.IntVar(&f.own.podFragments, "pod-fragments", node.DefaultFragments, usage("pod-fragments"))
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "Where the container runtime looks for CNI configurations, a `dir`")
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -184,7 +184,11 @@ func (r *resolver) bind(c *Config) error {
 	if c.Healthz, err = r.listen("healthzBindAddress", r.kp.HealthzBindAddress, netip.AddrPortFrom(healthz, healthzPort)); err != nil {
 		return err
 	}
-	if c.Metrics, err = r.listen("metricsBindAddress", r.kp.MetricsBindAddress, netip.AddrPortFrom(metrics, metricsPort)); err != nil {
+	address, err := settings.Resolve(r.kp.MetricsBindAddress)
+	if err != nil {
+		return r.errorf("metricsBindAddress", "%v", err)
+	}
+	if c.Metrics, err = r.listen("metricsBindAddress", address, netip.AddrPortFrom(metrics, metricsPort)); err != nil {
 		return err
 	}
 	if c.Healthz.IsValid() && c.Healthz == c.Metrics {
@@ -440,18 +444,6 @@ func (r *resolver) process(c *Config) error {
 	var err error
 	c.LogLevel, err = r.own.level(verbosity)
 	return err
-}
-
-// placeholder is the top-level domain of the address in deploy/agent/config.yaml. It never resolves (RFC 6761).
-const placeholder = ".invalid"
-
-// master refuses the placeholder address of deploy/. Otherwise the agent would wait for it for ever.
-func (r *resolver) master(c *Config) error {
-	u, err := url.Parse(c.Master)
-	if err != nil || !strings.HasSuffix(u.Hostname(), placeholder) || c.Cleanup {
-		return nil // kube.Connect refuses an invalid URL
-	}
-	return fmt.Errorf("FAIRWAY_API_SERVER is not set: --master is still %s [set it in the ConfigMap fairway-agent (deploy/agent/config.yaml) to server: of /etc/kubernetes/kubelet.conf; deploy/README.md says more]", c.Master)
 }
 
 func (r *resolver) nonMasqueradeCIDRs(c *Config) error {

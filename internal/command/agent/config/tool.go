@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // ToolFlags holds the flags of a command that decides as the agent does and changes nothing. It has the agent's flags
@@ -72,7 +74,7 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 		if agent.file != "" && !t.fs.Changed("config") && !slices.Contains(besideFile, f.Name) {
 			ignored = append(ignored, "--"+f.Name)
 		}
-		failed = override(agent.fs, f)
+		failed = set(agent.fs, f.Name, valueOf(f))
 	})
 	if failed != nil {
 		return nil, failed
@@ -88,28 +90,18 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 	return c, err
 }
 
-// override sets one flag in fs. It replaces a list, because Set would append to it.
-func override(fs *pflag.FlagSet, given *pflag.Flag) error {
-	list, ok := given.Value.(pflag.SliceValue)
-	if !ok {
-		return fs.Set(given.Name, given.Value.String())
-	}
-	values := list.GetSlice()
-	if err := fs.Set(given.Name, strings.Join(values, ",")); err != nil {
-		return err
-	}
-	return fs.Lookup(given.Name).Value.(pflag.SliceValue).Replace(values)
-}
-
 // ArgsOf returns the settings of the ConfigMap fairway-agent as the agents' flags, for a command on another machine. Such
 // a command reaches the API server in its own way, and cannot choose a mode for the nodes.
-func ArgsOf(settings map[string]string) (args []string) {
-	for _, s := range settingFlags {
-		value, ok := settings[s.key]
-		if !ok || slices.Contains([]string{"master", "replace-kube-proxy", "log-format"}, s.flag) || s.flag == "proxy-mode" && value == "auto" {
+func ArgsOf(values map[string]string) (args []string) {
+	for _, s := range settings.Of(settings.Agent) {
+		value := strings.TrimSpace(values[s.Key])
+		if value == "" || slices.Contains(ofNodes, s.Flag) || s.Flag == "proxy-mode" && value == "auto" {
 			continue
 		}
-		args = append(args, "--"+s.flag+"="+strings.TrimSpace(value))
+		args = append(args, "--"+s.Flag+"="+value)
 	}
 	return args
 }
+
+// ofNodes lists the settings that mean nothing on another machine.
+var ofNodes = []string{"master", "replace-kube-proxy", "log-format", "metrics-bind-address"}
