@@ -21,8 +21,9 @@ type conn struct {
 	peer   netip.AddrPort // the other end of the TCP connection
 	client netip.Addr     // the peer, or what the PROXY protocol of a trusted peer says
 	tls    *tls.ConnectionState
-	name   string      // the handshake's server name in lower case
-	idle   atomic.Bool // it waits for a request, so drain may close it
+	name   string       // the handshake's server name in lower case
+	resets atomic.Int32 // streams that the client reset, less those that were answered
+	idle   atomic.Bool  // it waits for a request, so drain may close it
 }
 
 // conns are the open connections.

@@ -167,6 +167,7 @@ func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter 
 func (s *Server) serveH2(rw http.ResponseWriter, req *http.Request) {
 	w := &countingWriter{ResponseWriter: rw}
 	c := req.Context().Value(connKey{}).(*conn)
+	defer s.countReset(c, req)
 	r := &h2request{req: req, conn: c, w: w}
 	x := &r.x
 	x.srv, x.in, x.header, x.started = s, r, netHeader{req.Header}, time.Now()
@@ -189,6 +190,23 @@ func (s *Server) serveH2(rw http.ResponseWriter, req *http.Request) {
 		s.proxyH2(r)
 	}
 	x.end(w.status, w.sent)
+}
+
+// maxResets is how many more streams of a connection a client may reset than it lets be answered. Each costs an endpoint a
+// request, so a client that only resets loses its connection.
+const maxResets = 200
+
+// countReset counts a stream at its end.
+func (s *Server) countReset(c *conn, req *http.Request) {
+	switch {
+	case req.Context().Err() == nil:
+		if c.resets.Load() > 0 {
+			c.resets.Add(-1)
+		}
+	case c.resets.Add(1) == maxResets:
+		s.metrics.refused.WithLabelValues("resets").Inc()
+		_ = c.Conn.Close()
+	}
 }
 
 // view prepares the view. The checks are those of HTTP/1.x.
