@@ -128,6 +128,7 @@ var Internal = map[string]string{
 	"controller master":                  "it uses the Service kubernetes",
 	"controller identity":                "it is the pod's name",
 	"controller load-balancer":           "the components load-balancer, servicelb and edge set it",
+	"controller gateway":                 "the manifests in deploy/gateway set it",
 	"controller load-balancer-namespace": "another namespace takes more than a flag: docs/loadbalancer.md",
 	"controller lease-namespace":         "its rights are for kube-system",
 	"controller metrics-bind-address":    "the probes of the manifests ask the port; Prometheus finds it there, too",
