@@ -61,7 +61,7 @@ func TestRogueNode(t *testing.T) {
 	}
 	l.eventually("It works!", ask("shop", "client")...)
 	l.eventually("192.168.49.4", "kubectl", "-n", "shop", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
-	former := l.addresses()
+	former := l.served()
 
 	l.run("fault", "node-3", "pause") // its own kubelet must not correct what is written in its name
 	rogue := l.asNode("node-3")
@@ -101,13 +101,13 @@ func TestRogueNode(t *testing.T) {
 	if out, err := l.try(ask("shop", "client")...); err != nil {
 		t.Errorf("a pod that the policy allows was not answered: %v: %s", err, out)
 	}
-	if now := l.addresses(); now != former {
+	if now := l.served(); now != former {
 		t.Errorf("the addresses of the Service, and the addresses that node-1 and node-2 serve, were\n%s\nand are\n%s", former, now)
 	}
 }
 
-// addresses returns the addresses of the load balancer, and the load balancers' frontends in the kernels of two nodes.
-func (l *lab) addresses() string {
+// served returns the addresses of the load balancer, and the load balancers' frontends in the kernels of two nodes.
+func (l *lab) served() string {
 	l.Helper()
 	out := l.run("kubectl", "-n", "shop", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}") + "\n"
 	for _, n := range []string{"1", "2"} {
