@@ -176,7 +176,8 @@ func (i *Installer) takeDNS(ctx context.Context, inv *inventory, s Settings) err
 	return i.waitGone(ctx, one(o))
 }
 
-// giveBackDNS scales coredns up again and waits for its answer before our server stops.
+// giveBackDNS scales coredns up again, waits for its answer, and stops our server. Agents still run, which lead no question
+// to a pod that ends. kube-proxy may take longer to notice than the pod answers (lameduck).
 func (i *Installer) giveBackDNS(ctx context.Context, inv *inventory, s Settings) error {
 	if s.DNS || inv.CoreDNS == 0 {
 		return nil
@@ -192,9 +193,24 @@ func (i *Installer) giveBackDNS(ctx context.Context, inv *inventory, s Settings)
 		if err := i.waitReady(ctx, coreDNSRef); err != nil {
 			return err
 		}
+		if err := i.stopDNS(ctx); err != nil {
+			return err
+		}
 	}
 	inv.CoreDNS = 0
 	return inv.save(ctx, i.API)
+}
+
+// stopDNS removes our server and waits for its pods to end.
+func (i *Installer) stopDNS(ctx context.Context) error {
+	o, err := i.API.Get(ctx, workload("Deployment", "fairway-dns"))
+	if err != nil || o == nil {
+		return err
+	}
+	if err := i.API.Delete(ctx, objects.RefOf(o)); err != nil {
+		return err
+	}
+	return i.waitGone(ctx, one(o))
 }
 
 func (i *Installer) scale(ctx context.Context, n int32) error {
