@@ -99,6 +99,7 @@ func newRoot(e command.Env) *cobra.Command {
 		inspect.NewExplain(e),
 		inspect.NewPolicy(e),
 		cluster.NewDrain(e),
+		cluster.NewForward(e),
 		cluster.NewIngress(e),
 		cluster.NewInstall(e),
 		cluster.NewRollback(e),

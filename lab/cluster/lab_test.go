@@ -76,6 +76,7 @@ func TestLab(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { l.in(t).testPods() })
 	t.Run("published", func(t *testing.T) { l.in(t).testPublished(published) })
 	t.Run("streams", func(t *testing.T) { l.in(t).testStreams() })
+	t.Run("forward", func(t *testing.T) { l.in(t).testForward() })
 	t.Run("commands", func(t *testing.T) { l.in(t).testCommands() })
 	t.Run("end", func(t *testing.T) { l.in(t).testTerminate() })
 	t.Run("nodes", func(t *testing.T) { l.in(t).testNodes() })
