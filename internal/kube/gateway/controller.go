@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,7 +79,7 @@ func NewController(log *slog.Logger, s *kube.Store, events *kube.Recorder, cfg C
 		reports: map[gateway.Ref]*gateway.Report{}, stale: map[gateway.Ref]bool{}, problems: map[gateway.Ref][]api.Problem{},
 	}
 	for _, kind := range []gateway.Kind{gateway.KindGatewayClass, gateway.KindGateway, gateway.KindListenerSet, gateway.KindHTTPRoute, gateway.KindGRPCRoute,
-		gateway.KindTLSRoute, gateway.KindTCPRoute, gateway.KindUDPRoute, gateway.KindBackendTLSPolicy, gateway.KindIngress} {
+		gateway.KindTLSRoute, gateway.KindTCPRoute, gateway.KindUDPRoute, gateway.KindBackendTLSPolicy, gateway.KindRoutePolicy, gateway.KindIngress} {
 		c.statuses[kind] = c.newStatuses(kind)
 	}
 	client := s.Config().Client
@@ -148,8 +149,8 @@ func (c *Controller) applyStatus(ctx context.Context, kind gateway.Kind, name ap
 		_, err = c.store.Config().Client.NetworkingV1().Ingresses(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, data, options, "status")
 		return err
 	}
-	at := slices.IndexFunc(customKinds, func(k customKind) bool { return k.kind == kind })
-	_, err = c.store.Config().Custom.Resource(customKinds[at].gvr()).Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, data, options, "status")
+	k, _ := customKindOf(kind)
+	_, err = c.store.Config().Custom.Resource(k.resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, data, options, "status")
 	return err
 }
 
@@ -413,9 +414,9 @@ func (c *Controller) report(ref gateway.Ref, now []api.Problem) {
 	if object == nil {
 		return
 	}
-	version := gatewayv1.GroupVersion.String()
-	if ref.Kind == gateway.KindIngress {
-		version = "networking.k8s.io/v1"
+	version := networkingv1.SchemeGroupVersion.String() // of Ingresses
+	if k, ok := customKindOf(ref.Kind); ok {
+		version = k.resource.GroupVersion().String()
 	}
 	for _, p := range now {
 		if !slices.Contains(was, p) {

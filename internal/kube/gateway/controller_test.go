@@ -91,12 +91,13 @@ func TestController(t *testing.T) {
 	objects := newCustom(t,
 		custom("GatewayClass", "", "fairway", map[string]any{"controllerName": ControllerName}),
 		custom("Gateway", "shop", "front", map[string]any{"gatewayClassName": "fairway", "listeners": []any{
-			map[string]any{"name": "http", "port": int64(80), "protocol": "HTTP"}, map[string]any{"name": "sql", "port": int64(5432), "protocol": "TCP"}}}))
+			map[string]any{"name": "http", "port": int64(80), "protocol": "HTTP"}, map[string]any{"name": "sql", "port": int64(5432), "protocol": "TCP"}}}),
+		custom("RoutePolicy", "shop", "p", map[string]any{"targetRefs": []any{map[string]any{"group": gateway.Group, "kind": "HTTPRoute", "name": "r"}}, "clients": map[string]any{"allow": []any{"all"}}}))
 	for _, k := range customKinds {
 		if k.kind == gateway.KindHTTPRoute || k.kind == gateway.KindTCPRoute {
 			section := map[gateway.Kind]string{gateway.KindHTTPRoute: "http", gateway.KindTCPRoute: "sql"}[k.kind]
 			o := route(string(k.kind), "r", section)
-			if err := objects.Tracker().Create(k.gvr(), o.(runtime.Object), "shop"); err != nil {
+			if err := objects.Tracker().Create(k.resource, o.(runtime.Object), "shop"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -137,6 +138,7 @@ func controllerWrites() map[string][]string {
 		"endpointslices/front-fairway-gateway-ipv4-0":        {`"addresses":["10.0.0.1"]`, `"port":20`, `"name":"tcp-80"`},
 		"endpointslices/front-fairway-tcp-5432-15432-ipv4-0": {`"addresses":["10.0.0.7"]`, `"port":15432`, `"name":"tcp-5432"`, `"nodeName":"node-1"`},
 		"gateways/front":                                     {`"AddressNotAssigned"`, `"attachedRoutes":1`},
+		"routepolicies/p":                                    {`"ancestors":[{"ancestorRef":{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"front","namespace":"shop"}`, `"reason":"Invalid"`, `"controllerName":"fairway.net/gateway"`},
 		"httproutes/r":                                       {`"controllerName":"fairway.net/gateway"`, `"type":"Accepted"`},
 		"tcproutes/r":                                        {`"type":"Accepted"`},
 		"gatewayclasses/fairway":                             {`"supportedFeatures":[`, `"type":"Accepted"`},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -63,7 +64,16 @@ func viaJSON[T any](o *unstructured.Unstructured, convert func(*T) gateway.Objec
 
 // TestConvert: each kind as the API has it, and the object of the model. Run with -update to write the expected part.
 func TestConvert(t *testing.T) {
-	const path = "testdata/convert.txtar"
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { testConvert(t, path) })
+	}
+}
+
+func testConvert(t *testing.T, path string) {
 	all, err := txtar.ParseFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -71,12 +81,8 @@ func TestConvert(t *testing.T) {
 	for i := 0; i+1 < len(all.Files); i += 2 {
 		in, want := all.Files[i], &all.Files[i+1]
 		var got strings.Builder
-		for doc := range strings.SplitSeq(string(in.Data), "---\n") {
-			var o unstructured.Unstructured
-			if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
-				t.Fatalf("%s: %v", in.Name, err)
-			}
-			object, err := convertAny(&o)
+		for _, o := range readDocuments(t, in.Name, in.Data) {
+			object, err := convertAny(o)
 			if err != nil {
 				fmt.Fprintf(&got, "%s: %v\n", o.GetKind(), err)
 				continue
@@ -94,6 +100,49 @@ func TestConvert(t *testing.T) {
 		if err := os.WriteFile(path, txtar.Format(all), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// readDocuments reads the documents of a YAML text.
+func readDocuments(t *testing.T, name string, text []byte) (all []*unstructured.Unstructured) {
+	t.Helper()
+	for doc := range strings.SplitSeq(string(text), "---\n") {
+		o := new(unstructured.Unstructured)
+		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(o.Object) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// TestMigratedPolicies: the gateway reads each RoutePolicy that `fairway ingress migrate` prints.
+func TestMigratedPolicies(t *testing.T) {
+	files, err := filepath.Glob("../../operate/ingress/testdata/migrate/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	policies := 0
+	for _, path := range files {
+		all, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range readDocuments(t, path, all.Files[1].Data) {
+			if o.GetKind() != string(gateway.KindRoutePolicy) {
+				continue
+			}
+			policies++
+			object, err := convertAny(o)
+			if p, ok := object.(*gateway.RoutePolicy); err != nil || !ok || p.Invalid != "" || len(p.Targets) == 0 || o.GroupVersionKind() != RoutePolicyType.GroupVersionKind() {
+				t.Errorf("%s: %s is read as %+v, %v", path, o.GetName(), object, err)
+			}
+		}
+	}
+	if policies < 4 {
+		t.Errorf("%d RoutePolicies", policies)
 	}
 }
 

@@ -3,7 +3,8 @@
 //	gateway     Objects                 ─→ gateway.Compiler ─→ gateway/server
 //	controller  Objects, Controller     ─→ statuses, Services and EndpointSlices of Gateways, the ConfigMap of bind ports
 //
-// The objects of gateway.networking.k8s.io are optional: without their CustomResourceDefinitions only Ingresses are served.
+// The objects of gateway.networking.k8s.io and RoutePolicies are optional: without their CustomResourceDefinitions only
+// Ingresses are served.
 // Secrets and ConfigMaps are read by name, after an object that counts has named them (Fetcher).
 //
 // The kinds of each consumer:
@@ -12,5 +13,5 @@
 //	Objects       services, namespaces, ingresses, ingressclasses
 //	                                                            gatewayclasses, gateways, listenersets, httproutes, grpcroutes,
 //	                                                            tlsroutes, tcproutes, udproutes, referencegrants,
-//	                                                            backendtlspolicies
+//	                                                            backendtlspolicies, routepolicies
 package gateway

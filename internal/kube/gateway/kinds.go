@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"log/slog"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -26,28 +27,38 @@ type entry struct {
 // A customKind is a kind of a CustomResourceDefinition.
 type customKind struct {
 	kind     gateway.Kind
-	resource string
-	without  string // the effect of an absent kind
+	resource schema.GroupVersionResource // the version that Fairway reads and writes
+	without  string                      // the effect of an absent kind
 	convert  func(*unstructured.Unstructured) (gateway.Object, error)
 }
 
-// customKinds are the kinds of Gateway API.
-var customKinds = []customKind{
-	{gateway.KindGatewayClass, "gatewayclasses", "no Gateway is served", reader(convertClass)},
-	{gateway.KindGateway, "gateways", "no Gateway is served", reader(convertGateway)},
-	{gateway.KindListenerSet, "listenersets", "ListenerSets add no listeners", reader(convertListenerSet)},
-	{gateway.KindHTTPRoute, "httproutes", "HTTPRoutes lead nowhere", reader(convertHTTPRoute)},
-	{gateway.KindGRPCRoute, "grpcroutes", "GRPCRoutes lead nowhere", reader(convertGRPCRoute)},
-	{gateway.KindTLSRoute, "tlsroutes", "TLSRoutes lead nowhere", reader(convertTLSRoute)},
-	{gateway.KindTCPRoute, "tcproutes", "TCPRoutes lead nowhere", reader(convertTCPRoute)},
-	{gateway.KindUDPRoute, "udproutes", "UDPRoutes lead nowhere", reader(convertUDPRoute)},
-	{gateway.KindReferenceGrant, "referencegrants", "no reference to another namespace is allowed", reader(convertGrant)},
-	{gateway.KindBackendTLSPolicy, "backendtlspolicies", "backends are reached without TLS", reader(convertBackendTLSPolicy)},
+// standard returns a resource of Gateway API.
+func standard(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gateway.Group, Version: gatewayv1.GroupVersion.Version, Resource: resource}
 }
 
-// resource returns the version of the kind that Fairway reads and writes.
-func (k customKind) gvr() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: gateway.Group, Version: gatewayv1.GroupVersion.Version, Resource: k.resource}
+// customKinds are the kinds of Gateway API, and RoutePolicy.
+var customKinds = []customKind{
+	{gateway.KindGatewayClass, standard("gatewayclasses"), "no Gateway is served", reader(convertClass)},
+	{gateway.KindGateway, standard("gateways"), "no Gateway is served", reader(convertGateway)},
+	{gateway.KindListenerSet, standard("listenersets"), "ListenerSets add no listeners", reader(convertListenerSet)},
+	{gateway.KindHTTPRoute, standard("httproutes"), "HTTPRoutes lead nowhere", reader(convertHTTPRoute)},
+	{gateway.KindGRPCRoute, standard("grpcroutes"), "GRPCRoutes lead nowhere", reader(convertGRPCRoute)},
+	{gateway.KindTLSRoute, standard("tlsroutes"), "TLSRoutes lead nowhere", reader(convertTLSRoute)},
+	{gateway.KindTCPRoute, standard("tcproutes"), "TCPRoutes lead nowhere", reader(convertTCPRoute)},
+	{gateway.KindUDPRoute, standard("udproutes"), "UDPRoutes lead nowhere", reader(convertUDPRoute)},
+	{gateway.KindReferenceGrant, standard("referencegrants"), "no reference to another namespace is allowed", reader(convertGrant)},
+	{gateway.KindBackendTLSPolicy, standard("backendtlspolicies"), "backends are reached without TLS", reader(convertBackendTLSPolicy)},
+	{gateway.KindRoutePolicy, routePolicies, "RoutePolicies do not count", readRoutePolicy},
+}
+
+// customKindOf returns a kind, if there is such a kind.
+func customKindOf(kind gateway.Kind) (customKind, bool) {
+	at := slices.IndexFunc(customKinds, func(k customKind) bool { return k.kind == kind })
+	if at < 0 {
+		return customKind{}, false
+	}
+	return customKinds[at], true
 }
 
 // reader returns a function that reads an object as T and converts it. The cluster's schema may differ from ours.
@@ -65,7 +76,7 @@ func reader[T any](convert func(*T) gateway.Object) func(*unstructured.Unstructu
 func (k customKind) feed(s *kube.Store, withStatus bool) kube.Kind[*unstructured.Unstructured, entry] {
 	log := s.Config().Log
 	return kube.Kind[*unstructured.Unstructured, entry]{
-		Name: k.resource, Without: k.without, Object: &unstructured.Unstructured{}, Client: kube.From(s.Config().Custom.Resource(k.gvr())),
+		Name: k.resource.Resource, Without: k.without, Object: &unstructured.Unstructured{}, Client: kube.From(s.Config().Custom.Resource(k.resource)),
 		Trim: func(o *unstructured.Unstructured) *entry {
 			object, err := k.convert(o)
 			if err != nil {
@@ -82,7 +93,7 @@ func (k customKind) feed(s *kube.Store, withStatus bool) kube.Kind[*unstructured
 }
 
 func logUnreadable(log *slog.Logger, kind gateway.Kind, o metav1.Object, err error) {
-	log.Warn("an object cannot be read and counts as absent [is its CustomResourceDefinition of Gateway API v1.6?]",
+	log.Warn("an object cannot be read and counts as absent [is its CustomResourceDefinition that of this version?]",
 		"kind", string(kind), "namespace", o.GetNamespace(), "name", o.GetName(), "err", err)
 }
 

@@ -49,13 +49,13 @@ func newCustom(t *testing.T, objects ...*unstructured.Unstructured) *dynamicfake
 	t.Helper()
 	lists := map[schema.GroupVersionResource]string{}
 	for _, k := range customKinds {
-		lists[k.gvr()] = string(k.kind) + "List"
+		lists[k.resource] = string(k.kind) + "List"
 	}
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
 	for _, o := range objects { // the fake client's own way guesses a wrong plural of Gateway
 		for _, k := range customKinds {
 			if string(k.kind) == o.GetKind() {
-				if _, err := client.Resource(k.gvr()).Namespace(o.GetNamespace()).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+				if _, err := client.Resource(k.resource).Namespace(o.GetNamespace()).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -65,8 +65,9 @@ func newCustom(t *testing.T, objects ...*unstructured.Unstructured) *dynamicfake
 }
 
 func custom(kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+	k, _ := customKindOf(gateway.Kind(kind))
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": gateway.Group + "/v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": namespace, "uid": "uid-of-" + name}, "spec": spec,
+		"apiVersion": k.resource.GroupVersion().String(), "kind": kind, "metadata": map[string]any{"name": name, "namespace": namespace, "uid": "uid-of-" + name}, "spec": spec,
 	}}
 }
 

@@ -121,7 +121,7 @@ func foreignEntries(status map[string]any, kind gateway.Kind) []any {
 	switch kind {
 	case gateway.KindGatewayClass, gateway.KindGateway, gateway.KindListenerSet:
 		field = "conditions"
-	case gateway.KindBackendTLSPolicy:
+	case gateway.KindBackendTLSPolicy, gateway.KindRoutePolicy:
 		field = "ancestors"
 	}
 	all, _ := status[field].([]any)
@@ -221,7 +221,7 @@ func (o ourStatus) wire(kind gateway.Kind, was *status, now time.Time) map[strin
 			"addresses": addressEntries(o.Addresses), "attachedListenerSets": o.Sets}
 	case gateway.KindListenerSet:
 		return map[string]any{"conditions": append(w.conditions(place{}, o.Conditions), foreign...), "listeners": w.listeners(o.Listeners)}
-	case gateway.KindBackendTLSPolicy:
+	case gateway.KindBackendTLSPolicy, gateway.KindRoutePolicy:
 		return map[string]any{"ancestors": append(w.parents("ancestorRef", o.Parents), foreign...)}
 	case gateway.KindIngress:
 		return map[string]any{"loadBalancer": map[string]any{"ingress": balancerEntries(o.Balancer)}}

@@ -34,8 +34,9 @@ type meaning struct {
 	policy                        RoutePolicySpec
 }
 
-// used reports whether the policy says anything.
-func (p *RoutePolicySpec) used() bool {
+// needsPolicy reports whether the Ingress needs a RoutePolicy.
+func (m *meaning) needsPolicy() bool {
+	p := &m.policy
 	return p.Clients != nil || p.RateLimit != nil || p.BasicAuth != nil || p.ForwardAuth != nil || p.MaxBodySize != "" || p.AccessLog != nil ||
 		p.Session != nil || p.HashBy != "" || p.Timeouts != nil || p.Retry != nil
 }
@@ -100,10 +101,12 @@ func (r *reader) closing() {
 // annotations says how each annotation is translated. Annotations that belong to another one are read with it and have an
 // entry that does nothing.
 var annotations = map[string]func(r *reader, key, value string){
-	"app-root":                  func(r *reader, _, v string) { r.appRoot = v },
-	"upstream-vhost":            func(r *reader, _, v string) { r.upstreamHost = v },
-	"rewrite-target":            func(r *reader, _, v string) { r.rewriteTarget = v },
-	"upstream-hash-by":          func(r *reader, _, v string) { r.policy.HashBy = v },
+	"app-root":       func(r *reader, _, v string) { r.appRoot = v },
+	"upstream-vhost": func(r *reader, _, v string) { r.upstreamHost = v },
+	"rewrite-target": func(r *reader, _, v string) { r.rewriteTarget = v },
+	"upstream-hash-by": func(r *reader, key, v string) {
+		r.policy.HashBy = r.form(key, v, freeForm, "a text of at most 256 letters")
+	},
 	"server-alias":              func(r *reader, _, v string) { r.aliases = list(v) },
 	"use-regex":                 boolean(func(r *reader, on bool) { r.regex = on }),
 	"ssl-passthrough":           boolean(func(r *reader, on bool) { r.passthrough = on }),

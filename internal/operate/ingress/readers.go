@@ -3,7 +3,6 @@ package ingress
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -155,27 +154,13 @@ func (r *reader) stepTimeout(key, value string) {
 	}
 }
 
-// duration writes a duration as Gateway API does (GEP-2257): no fractions, no zero parts.
-func duration(d time.Duration) string {
-	if d == 0 {
-		return "0s"
-	}
-	s := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if cut, ok := strings.CutSuffix(s, zero); ok {
-			s = cut + zero[:1]
-		}
-	}
-	return s
-}
-
 func (r *reader) retry(key, value string) {
 	p := &Retry{}
 	for _, word := range strings.Fields(value) {
 		if code, ok := strings.CutPrefix(word, "http_"); ok {
 			n, err := strconv.Atoi(code)
-			if err != nil {
-				r.wrong(key, word, "a status as http_503")
+			if err != nil || n < 400 || n > 599 {
+				r.wrong(key, word, "a status of an error, as http_503")
 				continue
 			}
 			p.Codes = append(p.Codes, n)
@@ -192,22 +177,14 @@ func (r *reader) retry(key, value string) {
 		if err != nil || n < 0 {
 			r.wrong("proxy-next-upstream-tries", tries, "a number")
 		} else {
-			p.Attempts = n
+			p.Attempts = min(n, maxAttempts)
 		}
 	}
 	r.policy.Retry = p
 }
 
 func (r *reader) clients(key, value string) {
-	var ranges []string
-	for _, v := range list(value) {
-		_, err := netip.ParsePrefix(v)
-		if _, single := netip.ParseAddr(v); err != nil && single != nil {
-			r.wrong(key, v, "an address or a range")
-			continue
-		}
-		ranges = append(ranges, v)
-	}
+	ranges := r.addresses(key, value)
 	if len(ranges) == 0 {
 		return
 	}
@@ -235,7 +212,7 @@ func (r *reader) basicAuth(key, value string) {
 	case r.get("auth-secret-type") == "auth-map":
 		r.note(r.g, Lost, "auth-secret-type", "auth-map: write the Secret's entries as lines of its key auth (htpasswd)")
 	default:
-		r.policy.BasicAuth = &BasicAuth{SecretRef: Named{secret}, Realm: r.get("auth-realm")}
+		r.policy.BasicAuth = &BasicAuth{SecretRef: Named{Name: secret}, Realm: r.form("auth-realm", r.get("auth-realm"), freeForm, "a text of at most 256 letters")}
 	}
 }
 
@@ -244,13 +221,25 @@ func (r *reader) forwardAuth(key, value string) {
 		r.note(r.g, Lost, key, "%q: an address with variables is not supported", value)
 		return
 	}
+	if r.form(key, value, urlForm, "a URL of http or https") == "" {
+		return
+	}
 	signIn := r.get("auth-signin")
 	if strings.Contains(signIn, "$") {
 		base, _, _ := strings.Cut(signIn, "?")
 		r.note(r.g, Differs, "auth-signin", "%q: variables are not supported; the request's address is added as rd", signIn)
 		signIn = base
 	}
-	r.policy.ForwardAuth = &ForwardAuth{URL: value, Method: r.get("auth-method"), SignInURL: signIn, ResponseHeaders: list(r.get("auth-response-headers"))}
+	auth := &ForwardAuth{
+		URL: value, Method: r.form("auth-method", r.get("auth-method"), methodForm, "a method"),
+		SignInURL: r.form("auth-signin", signIn, signInForm, "a URL of http or https, or a path"),
+	}
+	for _, name := range list(r.get("auth-response-headers")) {
+		if r.form("auth-response-headers", name, tokenForm, "a header") != "" {
+			auth.ResponseHeaders = append(auth.ResponseHeaders, name)
+		}
+	}
+	r.policy.ForwardAuth = auth
 }
 
 func (r *reader) limits(key, value string) {
@@ -261,25 +250,26 @@ func (r *reader) limits(key, value string) {
 	}
 	l := r.policy.RateLimit
 	if l == nil {
-		l = &RateLimit{Exempt: list(r.get("limit-whitelist"))}
+		l = &RateLimit{Exempt: r.addresses("limit-whitelist", r.get("limit-whitelist"))}
 		r.policy.RateLimit = l
 	}
+	n = min(n, maxCount)
 	multiplier := 5
 	if v, err := strconv.Atoi(r.get("limit-burst-multiplier")); err == nil && v > 0 {
-		multiplier = v
+		multiplier = min(v, maxCount)
 	}
 	switch key {
 	case "limit-connections":
 		l.Connections = n
 	case "limit-rpm":
 		if l.RequestsPerSecond == "" {
-			l.RequestsPerSecond, l.Burst = strconv.FormatFloat(float64(n)/60, 'f', 4, 64), n*multiplier
+			l.RequestsPerSecond, l.Burst = strconv.FormatFloat(float64(n)/60, 'f', 4, 64), min(n*multiplier, maxCount)
 		}
 	case "limit-rps":
 		if l.RequestsPerSecond != "" {
 			r.note(r.g, Differs, key, "limit-rpm counts also; a policy has one rate: limit-rps")
 		}
-		l.RequestsPerSecond, l.Burst = strconv.Itoa(n), n*multiplier
+		l.RequestsPerSecond, l.Burst = strconv.Itoa(n), min(n*multiplier, maxCount)
 	}
 }
 
@@ -288,8 +278,16 @@ func (r *reader) session(key, value string) {
 		r.note(r.g, Lost, key, "%q: only cookie is supported", value)
 		return
 	}
-	s := &Session{CookieName: cmp.Or(r.get("session-cookie-name"), "INGRESSCOOKIE"), Path: r.get("session-cookie-path"), SameSite: r.get("session-cookie-samesite"),
-		Secure: r.get("session-cookie-secure") == "true", Balanced: r.get("affinity-mode") != "persistent"}
+	s := &Session{
+		CookieName: cmp.Or(r.form("session-cookie-name", r.get("session-cookie-name"), tokenForm, "a name of a cookie"), "INGRESSCOOKIE"),
+		Path:       r.form("session-cookie-path", r.get("session-cookie-path"), pathForm, "a path"),
+		Secure:     r.get("session-cookie-secure") == "true", Balanced: r.get("affinity-mode") != "persistent",
+	}
+	if v := r.get("session-cookie-samesite"); slices.Contains([]string{"", "Strict", "Lax", "None"}, v) {
+		s.SameSite = v
+	} else {
+		r.wrong("session-cookie-samesite", v, "Strict, Lax or None")
+	}
 	if age := cmp.Or(r.get("session-cookie-max-age"), r.get("session-cookie-expires")); age != "" {
 		if d, ok := seconds(age); ok {
 			s.MaxAge = duration(d)

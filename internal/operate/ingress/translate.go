@@ -11,6 +11,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kube/gateway"
 )
 
 // A primaryKey is a path of a host in a namespace. A canary joins the rule with its key.
@@ -112,8 +113,8 @@ func (m *migration) site(g *networkingv1.Ingress, meaning *meaning, s site, name
 			m.primaries[key] = &primary{route: route, rule: i + len(rules) - len(s.paths)}
 		}
 	}
-	if meaning.policy.used() {
-		p := &RoutePolicy{TypeMeta: metav1.TypeMeta{APIVersion: "fairway.net/v1alpha1", Kind: "RoutePolicy"},
+	if meaning.needsPolicy() {
+		p := &RoutePolicy{TypeMeta: gateway.RoutePolicyType,
 			ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}, Spec: meaning.policy}
 		p.Spec.TargetRefs = []PolicyTarget{{Group: gatewayv1.GroupName, Kind: "HTTPRoute", Name: name}}
 		m.policies = append(m.policies, p)
