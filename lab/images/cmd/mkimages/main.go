@@ -34,13 +34,17 @@ func main() {
 	out := flag.String("o", "../bin/images", "directory for the archives")
 	e2e := flag.String("e2e", "", "directory of the programs of Kubernetes' own specs: write only e2e.tar, their images")
 	policy := flag.String("policy", "", "directory of the programs of network-policy-api's conformance tests: write only policy.tar, their image")
+	gateway := flag.String("gateway", "", "directory of the programs of Gateway API's conformance tests: write only gateway.tar, their images")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	var err error
-	if *policy != "" {
+	switch {
+	case *policy != "":
 		err = policyImages(*policy, filepath.Join(*out, "policy.tar"))
-	} else {
+	case *gateway != "":
+		err = gatewayImages(*gateway, filepath.Join(*out, "gateway.tar"))
+	default:
 		err = run(ctx, *out, *e2e)
 	}
 	if err != nil {
