@@ -58,10 +58,11 @@ func (x *exchange) mirrorTo(m *gateway.Mirror, u *upstream, body []byte, whole b
 	}
 	req.Host = strings.Clone(x.host)
 	req.URL.Opaque, req.URL.RawQuery = strings.Clone(cmp.Or(m.Path, x.path)), strings.Clone(x.query)
-	x.srv.work.Add(1) // the request itself is counted, so Wait cannot have ended
+	srv := x.srv    // x is the next request's when the goroutine runs
+	srv.work.Add(1) // the request itself is counted, so Wait cannot have ended
 	go func() {
-		defer x.srv.work.Done()
-		defer x.srv.mirroring.Add(-1)
+		defer srv.work.Done()
+		defer srv.mirroring.Add(-1)
 		defer cancel()
 		resp, err := u.transport.RoundTrip(req)
 		if err != nil {
