@@ -28,7 +28,7 @@ type recorder struct {
 	net.Conn
 	read    bytes.Buffer
 	stopped bool // the connection's bytes are not recorded any more
-	silent  bool // nothing may be written: the bytes are for an endpoint
+	silent  bool // nothing may be written: the bytes are for an endpoint, or for nobody
 }
 
 // maxHello is the longest ClientHello.
@@ -64,6 +64,7 @@ func (s *Server) decide(st *state, port gateway.Port, hello *tls.ClientHelloInfo
 	out.name = strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	h, ok := st.table.Handshake(port.Number, out.name)
 	if !ok {
+		rec.silent = true // no alert: there is no server with the name
 		return nil, errNoListener
 	}
 	out.Handshake = h
