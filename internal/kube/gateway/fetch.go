@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"sync"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 )
 
 const (
-	// fetchAge is the age at which a Secret or a ConfigMap is read again.
+	// fetchAge is the longest pause between two reads of a Secret or a ConfigMap. The pause begins with fetchTick, and doubles
+	// while the object stays the same: an object that has just changed, or has just been named and is absent, is likely to change.
 	fetchAge = time.Minute
 	// fetchTick and fetchesPerTick bound the repeated reads: 1,200 objects a minute. More objects are read less often.
 	fetchTick      = time.Second
@@ -27,8 +29,8 @@ const (
 	fetchTimeout = 10 * time.Second
 )
 
-// A fetcher reads Secrets and ConfigMaps by name: at once after they are wanted, and then every minute. So it needs no
-// right to list them. Namespaces take turns. Its methods may be called by any goroutine.
+// A fetcher reads Secrets and ConfigMaps by name: at once after they are wanted, after one second, two, four, and then every
+// minute. So it needs no right to list them. Namespaces take turns. Its methods may be called by any goroutine.
 type fetcher struct {
 	log     *slog.Logger
 	client  kubernetes.Interface
@@ -45,6 +47,7 @@ type fetcher struct {
 type fetched struct {
 	object gateway.Object // nil: absent, or not read yet
 	at     time.Time      // of the last attempt; zero: none
+	pause  time.Duration  // until the next attempt
 	queued bool
 	failed bool // the last attempt failed and was logged
 }
@@ -139,7 +142,7 @@ func (f *fetcher) refresh() {
 		if n == fetchesPerTick {
 			return
 		}
-		if !o.queued && f.now().Sub(o.at) >= fetchAge {
+		if !o.queued && f.now().Sub(o.at) >= o.pause {
 			f.push(ref, o)
 			n++
 		}
@@ -207,15 +210,22 @@ func (f *fetcher) store(ref gateway.Ref, object gateway.Object, err error) {
 		f.mu.Unlock()
 		return
 	}
-	first := err != nil && !o.failed
+	logged := err != nil && !o.failed
+	news := o.at.IsZero() || err == nil && !reflect.DeepEqual(o.object, object)
 	o.at, o.queued, o.failed = f.now(), false, err != nil
+	o.pause = min(2*o.pause, fetchAge)
+	if news {
+		o.pause = fetchTick
+	}
 	if err == nil {
 		o.object = object
 	}
 	f.mu.Unlock()
-	if first {
-		f.log.Warn("cannot read an object that a Gateway, a route or an Ingress names; it is tried again every minute",
+	if logged {
+		f.log.Warn("cannot read an object that a Gateway, a route or an Ingress names; it is tried again within a minute",
 			"kind", string(ref.Kind), "name", ref.Name.String(), "err", oneline.RequestError(err))
 	}
-	f.changed(ref)
+	if news {
+		f.changed(ref)
+	}
 }

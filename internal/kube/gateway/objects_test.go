@@ -201,3 +201,38 @@ func TestFetch(t *testing.T) {
 		}
 	}
 }
+
+// TestFetchSoon: an object that was absent, or has just changed, is read again after a second, and an object that stays the
+// same only after a minute.
+func TestFetchSoon(t *testing.T) {
+	name := api.Name{Namespace: "pki", Name: "ca"}
+	ref := gateway.Ref{Kind: gateway.KindConfigMap, Name: name}
+	news, clock := 0, time.Now()
+	f := newFetcher(slog.New(slog.DiscardHandler), nil, func(gateway.Ref) { news++ })
+	f.now = func() time.Time { return clock }
+	f.want(gateway.Needs{ConfigMaps: []api.Name{name}})
+	step := func(text string) (after time.Duration) { // reads the object when it is due
+		for begin := clock; ; clock = clock.Add(fetchTick) {
+			f.refresh()
+			if _, due := f.next(); !due {
+				continue
+			}
+			var object gateway.Object
+			if text != "" {
+				object = &gateway.ConfigMap{Meta: gateway.Meta{Name: name}, Data: map[string]string{"ca.crt": text}}
+			}
+			f.store(ref, object, nil)
+			return clock.Sub(begin)
+		}
+	}
+	for i, one := range []struct {
+		text  string
+		after time.Duration
+		news  int
+	}{{"", 0, 1}, {"a", time.Second, 2}, {"b", time.Second, 3}, {"b", time.Second, 3}, {"b", 2 * time.Second, 3}, {"b", 4 * time.Second, 3}, {"b", 8 * time.Second, 3},
+		{"b", 16 * time.Second, 3}, {"b", 32 * time.Second, 3}, {"b", time.Minute, 3}, {"b", time.Minute, 3}, {"c", time.Minute, 4}, {"c", time.Second, 4}} {
+		if after := step(one.text); after != one.after || news != one.news {
+			t.Errorf("read %d: after %v, %d changes; want %v, %d", i, after, news, one.after, one.news)
+		}
+	}
+}
