@@ -47,6 +47,7 @@ var law = []floor{
 	{"testing", "kube datapath networkpolicy flow service kernel api"},
 	{"command", "operate kube proxy loadbalancer datapath networkpolicy podnetwork gateway flow service dns ipc kernel cli api text deploy"},
 	{"operate", "kube loadbalancer datapath podnetwork service ipc kernel api text"},
+	{"path", "flow kernel"},
 	{"kube", "loadbalancer networkpolicy gateway service api text"},
 	{"proxy", "datapath flow service ipc kernel api"},
 	{"loadbalancer", "datapath service ipc kernel cli api text"},
@@ -71,7 +72,7 @@ var law = []floor{
 var pure = []string{
 	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "gateway", "loadbalancer/ipam", "loadbalancer/announce",
 	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "operate/doctor", "testing/policytest",
-	"kernel/checksum", "kernel/numbers", "ipc/isolate",
+	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path/trace",
 }
 
 // kubernetes are packages that may import Kubernetes' modules, with the reason.

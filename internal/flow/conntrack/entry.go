@@ -30,6 +30,30 @@ func (e Entry) Endpoint() netip.AddrPort { return e.reply.src }
 // ReplyTo returns the destination of the replies: the client, or the node if the node masquerades.
 func (e Entry) ReplyTo() netip.AddrPort { return e.reply.dst }
 
+// ID returns the kernel's number of the entry. nf_tables' traces have it too.
+func (e Entry) ID() uint32 {
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, e.id))
+}
+
+// Mark returns the entry's mark.
+func (e Entry) Mark() uint32 { return e.mark }
+
+// Answered reports whether the entry has seen a packet of the reply direction.
+func (e Entry) Answered() bool { return e.status&statusSeenReply != 0 }
+
+// tcpStates has the names of TCP's states by number (linux/netfilter/nf_conntrack_tcp.h).
+var tcpStates = [...]string{
+	"", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
+}
+
+// State returns the state of a TCP connection as conntrack(8) writes it: "SYN_SENT". "" for other protocols.
+func (e Entry) State() string {
+	if int(e.state) < len(tcpStates) {
+		return tcpStates[e.state]
+	}
+	return ""
+}
+
 // MarkedForReset reports whether MarkForReset has marked the entry.
 func (e Entry) MarkedForReset() bool { return e.status&statusFixedTimeout != 0 }
 

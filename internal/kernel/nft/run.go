@@ -54,6 +54,13 @@ func List(ctx context.Context, f Family, table string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
+// PrintChain returns a chain as nft prints it, with the handles of its rules.
+func PrintChain(ctx context.Context, f Family, table, chain string) ([]byte, error) {
+	var out bytes.Buffer
+	err := command(ctx, &out, "", "-t", "-a", "list", "chain", f.String(), table, chain)
+	return out.Bytes(), err
+}
+
 // stopAfter is how long to wait for the end of nft after it was killed.
 const stopAfter = 5 * time.Second
 

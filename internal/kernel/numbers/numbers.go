@@ -157,6 +157,9 @@ const (
 	TableLock       = "fairway-lock"
 
 	TableLockSpeaker = "fairway-lock-speaker"
+
+	// TablePath begins the names of the tables of `fairway path`, one for each run.
+	TablePath = "fairway-path-"
 )
 
 // Priorities of nf_tables' hooks that Go code sets. The other priorities are in the rulesets.
@@ -181,6 +184,10 @@ const (
 	// HookSourceCheck comes before all other hooks, so that no rule sees a packet with a forged source. It is
 	// netfilter's "raw before defrag": the check sees each fragment.
 	HookSourceCheck = -450
+	// HookTrace comes before HookSourceCheck, so that a trace shows all hooks. HookTraceReply comes after conntrack, which
+	// knows the direction, and before all translation.
+	HookTrace      = -460
+	HookTraceReply = -199
 	// HookRaw comes before conntrack (NF_IP_PRI_RAW).
 	HookRaw = -300
 	// HookPolicy comes after the translation of destinations, and before the translation of sources (srcnat).

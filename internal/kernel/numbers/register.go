@@ -149,6 +149,9 @@ var Tables = []Table{
 	{TablePolicy, "`--network-policy`: NetworkPolicies of this node's pods", []Hook{
 		{"filter", "postrouting", HookPolicy}, {"filter", "input", HookPolicyInput}, {"filter", "forward", HookPolicy},
 	}},
+	{TablePath + "RUN", "`fairway path`: has nf_tables report the rules that a probe meets; the kernel deletes the table when the run ends", []Hook{
+		{"filter", "prerouting", HookTrace}, {"filter", "output", HookTrace}, {"filter", "prerouting", HookTraceReply}, {"filter", "output", HookTraceReply},
+	}},
 	{TableLock, "empty: the lock against a second agent on the node; the table exists while the agent runs, and only the agent can change it", nil},
 	{TableLockSpeaker, "empty: the lock against a second speaker on the node", nil},
 }

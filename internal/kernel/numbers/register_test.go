@@ -154,7 +154,7 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%s is not there any more", name)
 	}
 	for h := range registered {
-		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark, HookPeers, HookShare}, h.Priority)
+		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark, HookPeers, HookShare, HookTrace, HookTraceReply}, h.Priority)
 		if !seen[h] && !constant {
 			t.Errorf("no ruleset has %+v", h)
 		}
