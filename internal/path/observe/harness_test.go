@@ -2,6 +2,7 @@ package observe_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -107,13 +108,18 @@ func (c *cluster) order(node string, proto api.Proto, to netip.AddrPort) trace.O
 	return trace.Order{Run: "t1", Node: node, Proto: uint8(proto), To: to, Endpoints: []netip.AddrPort{c.endpoint}, Tag: tag}
 }
 
+// config says where the namespaces of the pods are: those of a test are in no usual place.
+func (c *cluster) config() observe.Config {
+	return observe.Config{Namespaces: []string{c.client.Path(), c.server.Path()}}
+}
+
 // watch arms both nodes, calls send, and returns what the nodes saw.
 func (c *cluster) watch(proto api.Proto, to netip.AddrPort, send func()) (all []trace.Observation) {
 	c.t.Helper()
 	var watches []*observe.Watch
 	for _, n := range c.nodes {
 		c.on(n, func() error {
-			w, err := observe.Arm(c.t.Context(), c.order(n.Name, proto, to))
+			w, err := observe.Arm(c.t.Context(), c.order(n.Name, proto, to), c.config())
 			if err == nil {
 				c.t.Cleanup(w.Close)
 				watches = append(watches, w)
@@ -187,7 +193,10 @@ func describe(all []trace.Observation) string {
 		case o.Flow != nil:
 			fmt.Fprintf(&b, "conntrack %s %v | %v %s\n", o.Flow.Event, o.Flow.Orig, o.Flow.Reply, o.Flow.State)
 		case o.Drop != nil:
-			fmt.Fprintf(&b, "dropped %s %s\n", o.Drop.Reason, o.Drop.Where)
+			fmt.Fprintf(&b, "dropped %s %s pod=%v in=%s %v > %v\n", o.Drop.Reason, o.Drop.Where, o.Drop.Pod, o.Packet.In, o.Packet.Src, o.Packet.Dst)
+		case o.State != nil:
+			text, _ := json.Marshal(o.State)
+			fmt.Fprintf(&b, "state %s\n", text)
 		default:
 			fmt.Fprintf(&b, "%s\n", o.Note)
 		}

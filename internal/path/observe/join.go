@@ -24,6 +24,7 @@ func (w *Watch) Stop(ctx context.Context) ([]trace.Observation, trace.Done) {
 	j.joinTraces()
 	j.joinFlows()
 	j.joinDrops()
+	j.readState()
 	if err := j.readRules(); err != nil {
 		j.note("the rules' text was not read: " + err.Error())
 	}

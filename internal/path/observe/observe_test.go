@@ -148,6 +148,59 @@ func TestForeignDrop(t *testing.T) {
 	}
 }
 
+// TestDrops: the kernel's own reason belongs to the node on which it happened, though the machine has one kernel.
+func TestDrops(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, true, openNFTables)
+	c.nft(c.nodes[0], "table ip firewall {\nchain forward {\ntype filter hook forward priority 10;\nudp dport 8080 drop\n}\n}")
+	for proto, want := range map[api.Proto]string{
+		api.TCP: "node-2 NO_SOCKET at tcp_v4_rcv in a pod: true",
+		api.UDP: "node-1 NETFILTER_DROP at nft_do_chain in a pod: false",
+	} {
+		all := c.watch(proto, c.vip, func() {
+			if err := tagged(c.client, strings.ToLower(proto.String()), c.vip); err == nil {
+				t.Error("the probe was answered")
+			}
+		})
+		var got []string
+		for _, o := range all {
+			if o.Drop != nil && !o.Reply {
+				got = append(got, fmt.Sprintf("%s %s at %s in a pod: %v", o.Node, o.Drop.Reason, o.Drop.Where, o.Drop.Pod))
+			}
+		}
+		if !slices.Equal(got, []string{want}) {
+			t.Errorf("%v: dropped %q, want %q", proto, got, want)
+		}
+	}
+}
+
+// TestState: the node of the endpoint reads its sockets, and each node the routes that the probe needed.
+func TestState(t *testing.T) {
+	t.Parallel()
+	for _, is4 := range []bool{true, false} {
+		c := newCluster(t, is4, openNFTables)
+		c.server.Serve("tcp", c.endpoint)
+		all := c.watch(api.TCP, c.vip, func() {
+			if err := tagged(c.client, "tcp", c.vip); err != nil {
+				t.Error(err)
+			}
+		})
+		for _, o := range all {
+			if o.State == nil {
+				continue
+			}
+			to := slices.IndexFunc(o.State.Routes, func(r trace.Route) bool { return r.To == c.endpoint.Addr() && r.In == "" })
+			if to < 0 || o.State.Routes[to].Kind != "unicast" || !o.State.Routes[to].Up || o.State.Routes[to].MTU != 1500 {
+				t.Errorf("%s: routes %+v", o.Node, o.State.Routes)
+			}
+			if here := o.Node == "node-2"; here != (len(o.State.Endpoints) == 1) || here &&
+				(!o.State.Endpoints[0].Entered || len(o.State.Endpoints[0].Listeners) != 1 || o.State.Endpoints[0].Listeners[0].Addr != c.endpoint) {
+				t.Errorf("%s: endpoints %+v", o.Node, o.State.Endpoints)
+			}
+		}
+	}
+}
+
 // TestEnds: a watch leaves nothing behind: neither after Stop, nor after kill -9.
 func TestEnds(t *testing.T) {
 	c := newCluster(t, true, openNFTables)
@@ -180,9 +233,9 @@ func TestEnds(t *testing.T) {
 // TestChild is the process that TestEnds kills.
 func TestChild(t *testing.T) {
 	if os.Getenv("FAIRWAY_TEST_ARM") == "" {
-		t.Skip("not started by TestEnds")
+		return
 	}
-	w, err := observe.Arm(t.Context(), trace.Order{Run: "child", Node: "n", Proto: 6, To: vip4, Tag: tag})
+	w, err := observe.Arm(t.Context(), trace.Order{Run: "child", Node: "n", Proto: 6, To: vip4, Tag: tag}, observe.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +246,7 @@ func TestChild(t *testing.T) {
 // TestOrders: a wrong order is refused before the kernel is asked.
 func TestOrders(t *testing.T) {
 	for _, o := range []trace.Order{{}, {Run: "x y", Proto: 6, To: vip4, Tag: 3}, {Run: "x", Proto: 6, To: vip4}, {Run: "x", Proto: 132, To: vip4, Tag: 3}} {
-		if _, err := observe.Arm(t.Context(), o); err == nil || !strings.Contains(err.Error(), "[") {
+		if _, err := observe.Arm(t.Context(), o, observe.Config{}); err == nil || !strings.Contains(err.Error(), "[") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -90,19 +91,19 @@ func (b *builder) build() error {
 
 // portElements returns the destination ports that the probe can have.
 func portElements(o trace.Order) (all []nftables.SetElement) {
-	done := map[uint16]bool{}
-	for _, e := range append([]uint16{o.To.Port()}, endpointPorts(o)...) {
-		if !done[e] {
-			done[e] = true
-			all = append(all, nftables.SetElement{Key: binary.BigEndian.AppendUint16(nil, e)})
-		}
+	for _, port := range probePorts(o) {
+		all = append(all, nftables.SetElement{Key: binary.BigEndian.AppendUint16(nil, port)})
 	}
 	return all
 }
 
-func endpointPorts(o trace.Order) (ports []uint16) {
+// probePorts returns the frontend's port and the endpoints' ports.
+func probePorts(o trace.Order) []uint16 {
+	ports := []uint16{o.To.Port()}
 	for _, e := range o.Endpoints {
-		ports = append(ports, e.Port())
+		if !slices.Contains(ports, e.Port()) {
+			ports = append(ports, e.Port())
+		}
 	}
 	return ports
 }

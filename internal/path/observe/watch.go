@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/kernel/netlink"
+	"github.com/fairway-net/fairway/internal/kernel/netns"
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/path/trace"
 )
@@ -28,9 +29,16 @@ const (
 	readBuffer  = 64 << 10
 )
 
+// Config is where an observer looks on its node. The zero value is right for a node.
+type Config struct {
+	Namespaces []string // patterns of the files of pods' network namespaces; nil: netns.Files
+}
+
 // A Watch watches one node for one order. Arm, Stop and Close must run in the same network namespace.
 type Watch struct {
 	order   trace.Order
+	files   []string
+	inode   uint64 // of the node's namespace
 	lock    *nft.Lock
 	reader  nft.Reader
 	traces  *os.File
@@ -38,13 +46,13 @@ type Watch struct {
 	drops   *drops
 	missing map[trace.Source]string
 	from    uint32 // nf_tables' generation after the table was made
-	before  uint64 // overflows of accept queues
+	pods    []pod  // the endpoints on this node
 
-	readers sync.WaitGroup
-	mu      sync.Mutex
-	traced  records[traced]
-	changes records[change]
-	dropped records[dropped]
+	readers, dropReader sync.WaitGroup
+	mu                  sync.Mutex
+	traced              records[traced]
+	changes             records[change]
+	dropped             records[dropped]
 }
 
 // records are the messages of one source, with the time at which they were read.
@@ -62,11 +70,14 @@ type change struct {
 
 // Arm begins to watch, in the network namespace of the calling thread. From its return on every packet of the probe is
 // seen. The caller calls Stop, or Close.
-func Arm(ctx context.Context, o trace.Order) (*Watch, error) {
+func Arm(ctx context.Context, o trace.Order, cfg Config) (*Watch, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	w := &Watch{order: o, missing: map[trace.Source]string{}}
+	w := &Watch{order: o, files: cfg.Namespaces, missing: map[trace.Source]string{}}
+	if w.files == nil {
+		w.files = netns.Files
+	}
 	if err := w.arm(ctx); err != nil {
 		w.Close()
 		return nil, fmt.Errorf("watch for the probe: %w", err)
@@ -75,13 +86,16 @@ func Arm(ctx context.Context, o trace.Order) (*Watch, error) {
 }
 
 func (w *Watch) arm(ctx context.Context) (err error) {
+	if w.inode, err = netns.Inode("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
 	if err := w.listen(); err != nil {
 		return err
 	}
 	if w.lock, err = arm(ctx, w.order); err != nil {
 		return err
 	}
-	w.before = overflows()
+	w.pods = w.findPods()
 	w.from, err = w.reader.Generation(ctx)
 	return err
 }
@@ -107,7 +121,7 @@ func (w *Watch) listen() (err error) {
 	if w.drops, err = openDrops(w.order); err != nil {
 		w.missing[trace.FromDrop] = err.Error()
 	} else {
-		w.readers.Go(w.readDrops)
+		w.dropReader.Go(w.readDrops)
 	}
 	return nil
 }
@@ -132,10 +146,11 @@ func (w *Watch) finish() {
 	if w.flows != nil {
 		_ = w.flows.SetDeadline(at)
 	}
-	if w.drops != nil {
-		w.drops.setDeadline(at)
-	}
 	w.readers.Wait()
+	if w.drops != nil {
+		w.drops.flush()
+		w.dropReader.Wait()
+	}
 }
 
 // Close ends the watch without a result. It may be called twice, and after Stop.
@@ -205,7 +220,7 @@ func (w *Watch) readDrops() {
 		d, err := w.drops.next()
 		switch {
 		case errors.Is(err, errMalformed):
-		case err != nil: // the deadline of finish
+		case err != nil: // flushed
 			return
 		default:
 			keep(w, &w.dropped, &d, time.Now())

@@ -106,41 +106,58 @@ func (t Tuple) String() string { return fmt.Sprintf("%v → %v", t.Src, t.Dst) }
 type Drop struct {
 	Reason string `json:"reason"`          // of enum skb_drop_reason: "NETFILTER_DROP", …
 	Where  string `json:"where,omitempty"` // the kernel's function; "": not known
+	// Pod says that it happened in the namespace of a pod of the node.
+	Pod bool `json:"pod,omitempty"`
 }
 
 // State is what a node found of the things that the probe needed. Its lists are bounded.
 type State struct {
-	Namespace string     `json:"namespace,omitempty"` // "" for the node's own; else the pod's address
-	Listeners []Listener `json:"listeners,omitempty"` // in this namespace, for the probe's protocol
-	Overflows uint64     `json:"overflows,omitempty"` // connections that full accept queues dropped during the probe
-	Route     *Route     `json:"route,omitempty"`
-	// Sysctls has the parameters that decide about the probe's packets: "net.ipv4.ip_forward", "net.ipv4.conf.eth1.rp_filter".
+	Endpoints []EndpointState `json:"endpoints,omitempty"` // on this node
+	Routes    []Route         `json:"routes,omitempty"`
+	// Sysctls has the parameters that decide about the probe's packets: "net.ipv4.ip_forward",
+	// "net.ipv4.conf.eth1.rp_filter", and conntrack's size and limit.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
-	// Programs are the BPF programs on the interfaces that the probe needs: "tcx ingress eth0: site-policy #12".
+	// Programs are the BPF programs on the interfaces that the probe used: "tcx ingress eth0: site-policy".
 	Programs []string `json:"programs,omitempty"`
+	// Addresses are the node's own, except of loopback.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+}
+
+// EndpointState is the state of an endpoint on this node.
+type EndpointState struct {
+	Addr netip.Addr `json:"addr"`
+	// Entered says that the pod's namespace was found and entered. Without it the next fields are not known.
+	Entered   bool       `json:"entered"`
+	Listeners []Listener `json:"listeners,omitempty"` // for the probe's protocol
+	Overflows uint64     `json:"overflows,omitempty"` // connections that full accept queues dropped during the watch
+	Link      string     `json:"link,omitempty"`      // to the pod
 }
 
 // A Listener is a socket that waits for connections or datagrams.
 type Listener struct {
 	Addr    netip.AddrPort `json:"addr"`
-	Queue   int            `json:"queue,omitempty"` // TCP: connections that wait for accept(2)
-	Backlog int            `json:"backlog,omitempty"`
+	Queue   int            `json:"queue,omitempty"`   // TCP: connections that wait for accept(2)
+	Backlog int            `json:"backlog,omitempty"` // TCP: the limit of listen(2)
 }
 
-// Full reports whether the accept queue takes no further connection.
-func (l Listener) Full() bool { return l.Backlog >= 0 && l.Queue > l.Backlog }
+// Full reports whether the accept queue takes no further connection: the kernel accepts one more than the backlog.
+func (l Listener) Full() bool { return l.Queue > l.Backlog }
 
-// A Route is the node's decision for an address, and the state of its neighbour.
+// A Route is the node's decision for packets to an address, and the state of the neighbour.
 type Route struct {
-	To        netip.Addr   `json:"to"`
-	Prefix    netip.Prefix `json:"prefix,omitzero"`
-	Kind      string       `json:"kind"` // "unicast", "local", "blackhole", "unreachable", "prohibit", "none"
-	Via       netip.Addr   `json:"via,omitzero"`
-	Link      string       `json:"link,omitempty"`
-	MTU       int          `json:"mtu,omitempty"`
-	Up        bool         `json:"up"` // the link carries packets
-	Protocol  int          `json:"protocol,omitempty"`
-	Neighbour string       `json:"neighbour,omitempty"` // "reachable", "stale", "incomplete", "failed", "permanent", "none"
+	To     netip.Addr `json:"to"`
+	From   netip.Addr `json:"from,omitzero"` // with In: the decision for a forwarded packet
+	In     string     `json:"in,omitempty"`
+	Prefix string     `json:"prefix,omitempty"` // "10.244.2.0/24", "default"
+	// Kind is "unicast", "local", "blackhole", "unreachable", "prohibit", "none", or "martian" if the source of a
+	// forwarded packet is not accepted at its interface.
+	Kind      string     `json:"kind"`
+	Via       netip.Addr `json:"via,omitzero"`
+	Link      string     `json:"link,omitempty"`
+	MTU       int        `json:"mtu,omitempty"` // of the link
+	Up        bool       `json:"up"`            // the link carries packets
+	Protocol  int        `json:"protocol,omitempty"`
+	Neighbour string     `json:"neighbour,omitempty"` // "reachable", "stale", "incomplete", "failed", "permanent", …
 }
 
 // Heard is what the sending socket heard.
