@@ -2,10 +2,13 @@ package conntrack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
@@ -45,6 +48,26 @@ func (t *Table) Close() {
 		t.socket.close()
 		t.socket = nil
 	}
+}
+
+// Get returns the entry of a connection by its original addresses. there is false if there is none.
+func (t *Table) Get(ctx context.Context, p api.Proto, client, frontend netip.AddrPort) (found Entry, there bool, err error) {
+	if err := t.connect(); err != nil {
+		return found, false, err
+	}
+	err = t.socket.dump(ctx, getRequest(p, client, frontend, t.cfg.Zone), func(msg []byte) {
+		if e, ok := parse(msg); ok {
+			found, there = Entry{e.clone()}, true
+		}
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return found, false, nil
+	}
+	if err != nil {
+		t.Close() // the socket may hold unread answers
+		return found, false, fmt.Errorf("look for the connection %v to %v: %w", client, frontend, err)
+	}
+	return found, there, nil
 }
 
 // A Match is an entry together with the Flow that describes it.

@@ -141,6 +141,28 @@ func (f filter) request(attr uint16) message {
 	})
 }
 
+// getRequest returns the request for the entry with these original addresses.
+func getRequest(p api.Proto, src, dst netip.AddrPort, zone uint16) message {
+	m := newMessage(ctGet, unix.NLM_F_ACK, dst.Addr().Is4())
+	ipSrc, ipDst := uint16(ctaIPv6Src), uint16(ctaIPv6Dst)
+	if dst.Addr().Is4() {
+		ipSrc, ipDst = ctaIPv4Src, ctaIPv4Dst
+	}
+	m = m.nest(ctaTupleOrig, func(m message) message {
+		m = m.nest(ctaTupleIP, func(m message) message {
+			return m.attr(ipSrc, src.Addr().AsSlice()...).attr(ipDst, dst.Addr().AsSlice()...)
+		})
+		return m.nest(ctaTupleProto, func(m message) message {
+			m = m.attr(ctaProtoNum, byte(p)).attr(ctaProtoSrcPort, binary.BigEndian.AppendUint16(nil, src.Port())...)
+			return m.attr(ctaProtoDstPort, binary.BigEndian.AppendUint16(nil, dst.Port())...)
+		})
+	})
+	if zone != 0 {
+		m = m.attr(ctaZone, binary.BigEndian.AppendUint16(nil, zone)...)
+	}
+	return m
+}
+
 // tuple adds one end of a tuple and its protocol.
 func (m message) tuple(p api.Proto, e tupleEnd, ip, port uint16) message {
 	if e.addr.IsValid() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
 // watchBuffer is the size of a Watcher's socket buffer. A busy node makes 10,000 entries a second, each with a few events
@@ -57,7 +59,7 @@ func (w *Watcher) SetDeadline(at time.Time) error { return w.file.SetReadDeadlin
 // Next waits for changes and calls f for each. It fails with unix.ENOBUFS if changes were lost, because nobody called
 // Next in time. The Watcher can still be used then.
 func (w *Watcher) Next(buf []byte, f func(Change, Entry)) error {
-	n, err := w.file.Read(buf)
+	n, err := netlink.Read(w.file, buf)
 	if err != nil {
 		return err
 	}

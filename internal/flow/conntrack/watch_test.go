@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -22,6 +23,12 @@ func TestWatch(t *testing.T) {
 	defer watch.Close()
 	one := want{proto: 17, client: netip.MustParseAddrPort("10.9.9.9:4000"), to: netip.MustParseAddrPort("10.96.0.10:53"), by: netip.MustParseAddrPort("10.244.1.5:53")}
 	w.create(one)
+	if e, there, err := w.get(one.client, one.to); err != nil || !there || e.Endpoint() != one.by {
+		t.Errorf("found %+v, %v, %v", e, there, err)
+	}
+	if _, there, err := w.get(one.client, one.by); err != nil || there {
+		t.Errorf("found a connection that nobody made: %v, %v", there, err)
+	}
 	if n := w.delete(flow.Flow{Proto: one.proto, Frontend: one.to, Endpoint: one.by}); n != 1 {
 		t.Fatalf("%d deleted", n)
 	}
@@ -43,6 +50,14 @@ func TestWatch(t *testing.T) {
 	if heard[0] != Created || len(ids) != 1 {
 		t.Errorf("heard %v with ids %v", heard, ids)
 	}
+}
+
+func (w *world) get(client, frontend netip.AddrPort) (e Entry, there bool, err error) {
+	doing := w.ns.Do(func() error {
+		e, there, err = w.Get(w.t.Context(), 17, client, frontend)
+		return nil
+	})
+	return e, there, errors.Join(doing, err)
 }
 
 // FuzzChanges: no datagram makes the reader read beyond it.

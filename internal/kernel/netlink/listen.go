@@ -39,3 +39,23 @@ func Messages(b []byte, f func(typ uint16, body []byte) error) error {
 	}
 	return nil
 }
+
+// Read reads from a socket of Listen. Unlike the file's own Read, it returns waiting notifications also after the file's
+// deadline: on a busy machine the reader may come late.
+func Read(file *os.File, buf []byte) (int, error) {
+	n, err := file.Read(buf)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	raw, failed := file.SyscallConn()
+	if failed != nil {
+		return 0, failed
+	}
+	late := err
+	failed = raw.Control(func(fd uintptr) {
+		if n, err = unix.Read(int(fd), buf); errors.Is(err, unix.EAGAIN) {
+			n, err = 0, late
+		}
+	})
+	return n, errors.Join(failed, err)
+}

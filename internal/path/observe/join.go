@@ -3,11 +3,14 @@ package observe
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/path/trace"
 )
@@ -23,6 +26,7 @@ func (w *Watch) Stop(ctx context.Context) ([]trace.Observation, trace.Done) {
 	j := joiner{Watch: w, ctx: ctx, bases: map[chainKey]nft.Chain{}, passes: map[uint32]*pass{}, links: map[uint32]string{}}
 	j.joinTraces()
 	j.joinFlows()
+	j.readFlows()
 	j.joinDrops()
 	j.readState()
 	if err := j.readRules(); err != nil {
@@ -172,13 +176,49 @@ func (j *joiner) joinFlows() {
 			continue
 		}
 		ours[e.ID()] = true
-		j.all = append(j.all, trace.Observation{
-			Node: j.order.Node, Time: j.changes.at[i], Source: trace.FromConntrack, Flow: &trace.Flow{
-				Event: c.kind.String(), ID: e.ID(), Proto: uint8(e.Proto()), State: e.State(), Answered: e.Answered(), Mark: e.Mark(),
-				Orig: trace.Tuple{Src: e.Client(), Dst: e.Frontend()}, Reply: trace.Tuple{Src: e.Endpoint(), Dst: e.ReplyTo()},
-			},
-		})
+		j.addFlow(c.kind.String(), e, j.changes.at[i])
 	}
+}
+
+func (j *joiner) addFlow(event string, e conntrack.Entry, at time.Time) {
+	j.all = append(j.all, trace.Observation{
+		Node: j.order.Node, Time: at, Source: trace.FromConntrack, Flow: &trace.Flow{
+			Event: event, ID: e.ID(), Proto: uint8(e.Proto()), State: e.State(), Answered: e.Answered(), Mark: e.Mark(),
+			Orig: trace.Tuple{Src: e.Client(), Dst: e.Frontend()}, Reply: trace.Tuple{Src: e.Endpoint(), Dst: e.ReplyTo()},
+		},
+	})
+}
+
+// maxLookups bounds the entries that are read.
+const maxLookups = 16
+
+// readFlows reads the entries of packets that no event was about: conntrack had them before.
+func (j *joiner) readFlows() {
+	table := conntrack.New(conntrack.Config{Log: slog.New(slog.DiscardHandler)})
+	defer table.Close()
+	done := map[trace.Tuple]bool{}
+	for _, t := range j.tuples() {
+		if done[t] {
+			continue
+		}
+		done[t] = true
+		if len(done) > maxLookups || j.hasFlow(t) {
+			continue
+		}
+		e, there, err := table.Get(j.ctx, api.Proto(j.order.Proto), t.Src, t.Dst)
+		if err != nil {
+			j.note(err.Error())
+			return
+		}
+		if there {
+			j.addFlow("entry", e, now())
+		}
+	}
+}
+
+// hasFlow reports whether an event was about the connection with these addresses.
+func (j *joiner) hasFlow(t trace.Tuple) bool {
+	return slices.ContainsFunc(j.all, func(o trace.Observation) bool { return o.Flow != nil && (o.Flow.Orig == t || o.Flow.Reply == t) })
 }
 
 // saw reports whether a packet of the probe came with these addresses.

@@ -2,6 +2,7 @@ package observe_test
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/path/observe"
 	"github.com/fairway-net/fairway/internal/path/trace"
+	"github.com/fairway-net/fairway/internal/testing/twonodes"
 )
 
 // chains returns the chains in which a node's rules judged the probe or its answer, in order, without repetition.
@@ -29,13 +31,13 @@ func chains(all []trace.Observation, node string, reply bool) (names []string) {
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	for _, is4 := range []bool{true, false} {
-		c := newCluster(t, is4, openNFTables)
+		c := twonodes.New(t, is4, twonodes.NFTables)
 		six := map[bool]string{true: "", false: "6"}[is4]
 		for _, proto := range []api.Proto{api.TCP, api.UDP} {
 			network := strings.ToLower(proto.String())
-			stop := c.server.Serve(network, c.endpoint)
-			all := c.watch(proto, c.vip, func() {
-				if err := tagged(c.client, network, c.vip); err != nil {
+			stop := c.Server.Serve(network, c.Endpoint)
+			all := c.Watch(c.Order("", proto, c.VIP), func() {
+				if err := tagged(c.Client, network, c.VIP); err != nil {
 					t.Error(err)
 				}
 			})
@@ -48,26 +50,26 @@ func TestTwoNodes(t *testing.T) {
 				want = slices.Delete(want, 2, 3)
 			}
 			if got := chains(all, "node-1", false); !slices.Equal(got, want) {
-				t.Errorf("%v %v: node-1 saw\n%q, want\n%q", c.vip, proto, got, want)
+				t.Errorf("%v %v: node-1 saw\n%q, want\n%q", c.VIP, proto, got, want)
 			}
 			checkTwoNodes(t, c, proto, all)
 		}
 	}
 }
 
-func checkTwoNodes(t *testing.T, c *cluster, proto api.Proto, all []trace.Observation) {
+func checkTwoNodes(t *testing.T, c *twonodes.Cluster, proto api.Proto, all []trace.Observation) {
 	t.Helper()
 	dnat, answers, entry := 0, map[string]int{}, map[string]bool{}
 	for _, o := range all {
 		switch {
 		case o.Rule != nil && !o.Reply:
-			if want := map[bool]string{true: c.vip.String(), false: c.endpoint.String()}[o.Node == "node-1" && o.Rule.Hook == "prerouting"]; o.Packet.Dst.String() != want {
+			if want := map[bool]string{true: c.VIP.String(), false: c.Endpoint.String()}[o.Node == "node-1" && o.Rule.Hook == "prerouting"]; o.Packet.Dst.String() != want {
 				t.Errorf("%v at %s on %s goes to %v, want %s", proto, o.Rule.Place(), o.Node, o.Packet.Dst, want)
 			}
 			if strings.Contains(o.Rule.Text, "dnat ") && o.Rule.Verdict == "accept" {
 				dnat++
 			}
-			if o.Packet.DSCP != tag {
+			if o.Packet.DSCP != twonodes.Tag {
 				t.Errorf("DSCP is %d", o.Packet.DSCP)
 			}
 		case o.Rule != nil:
@@ -76,7 +78,7 @@ func checkTwoNodes(t *testing.T, c *cluster, proto api.Proto, all []trace.Observ
 			entry[fmt.Sprintf("%s %s %v", o.Node, o.Flow.Event, o.Flow.Orig.Dst)] = true
 		}
 	}
-	for _, want := range []string{"node-1 new " + c.vip.String(), "node-2 new " + c.endpoint.String()} {
+	for _, want := range []string{"node-1 new " + c.VIP.String(), "node-2 new " + c.Endpoint.String()} {
 		if !entry[want] {
 			t.Errorf("%v: conntrack reported %v, want %s", proto, entry, want)
 		}
@@ -89,15 +91,15 @@ func checkTwoNodes(t *testing.T, c *cluster, proto api.Proto, all []trace.Observ
 // TestMasquerade: behind masquerading the second node sees another source, and finds the answer all the same.
 func TestMasquerade(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, true, openNFTables)
-	c.server.Serve("tcp", c.endpoint)
-	to := addrPort(c.nodes[0].Addr(true), 30080)
-	all := c.watch(api.TCP, to, func() {
-		if err := tagged(c.net.Outside, "tcp", to); err != nil {
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Server.Serve("tcp", c.Endpoint)
+	to := netip.AddrPortFrom(c.Nodes[0].Addr(true), 30080)
+	all := c.Watch(c.Order("", api.TCP, to), func() {
+		if err := tagged(c.Net.Outside, "tcp", to); err != nil {
 			t.Error(err)
 		}
 	})
-	own, seen := c.nodes[0].Addr(true), false
+	own, seen := c.Nodes[0].Addr(true), false
 	for _, o := range all {
 		if o.Node == "node-1" && o.Flow != nil && o.Flow.Reply.Dst.Addr() == own {
 			seen = true // conntrack knows the new source, which no hook of node-1 shows
@@ -114,11 +116,11 @@ func TestMasquerade(t *testing.T) {
 // TestOthersPackets: packets without the tag, to other ports, and packets that another program traces are not the probe's.
 func TestOthersPackets(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, true, openNFTables)
-	c.server.Serve("tcp", c.endpoint)
-	c.nft(c.nodes[0], "table inet other {\nchain c {\ntype filter hook prerouting priority -470;\nmeta nftrace set 1\n}\n}")
-	all := c.watch(api.TCP, c.vip, func() {
-		if got := c.client.Ask("tcp", c.vip, patience); got.By == "" {
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Server.Serve("tcp", c.Endpoint)
+	c.Run(c.Nodes[0], "table inet other {\nchain c {\ntype filter hook prerouting priority -470;\nmeta nftrace set 1\n}\n}", "nft", "-f", "-")
+	all := c.Watch(c.Order("", api.TCP, c.VIP), func() {
+		if got := c.Client.Ask("tcp", c.VIP, patience); got.By == "" {
 			t.Error(got)
 		}
 	})
@@ -132,10 +134,10 @@ func TestOthersPackets(t *testing.T) {
 // TestForeignDrop: another program's rule is named with its text.
 func TestForeignDrop(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, true, openNFTables)
-	c.nft(c.nodes[0], "table ip firewall {\nchain forward {\ntype filter hook forward priority 10;\ntcp dport 8080 drop comment \"site policy 17\"\n}\n}")
-	all := c.watch(api.TCP, c.vip, func() {
-		if err := tagged(c.client, "tcp", c.vip); err == nil {
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Run(c.Nodes[0], "table ip firewall {\nchain forward {\ntype filter hook forward priority 10;\ntcp dport 8080 drop comment \"site policy 17\"\n}\n}", "nft", "-f", "-")
+	all := c.Watch(c.Order("", api.TCP, c.VIP), func() {
+		if err := tagged(c.Client, "tcp", c.VIP); err == nil {
 			t.Error("the probe was answered")
 		}
 	})
@@ -151,14 +153,14 @@ func TestForeignDrop(t *testing.T) {
 // TestDrops: the kernel's own reason belongs to the node on which it happened, though the machine has one kernel.
 func TestDrops(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, true, openNFTables)
-	c.nft(c.nodes[0], "table ip firewall {\nchain forward {\ntype filter hook forward priority 10;\nudp dport 8080 drop\n}\n}")
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Run(c.Nodes[0], "table ip firewall {\nchain forward {\ntype filter hook forward priority 10;\nudp dport 8080 drop\n}\n}", "nft", "-f", "-")
 	for proto, want := range map[api.Proto]string{
 		api.TCP: "node-2 NO_SOCKET at tcp_v4_rcv in a pod: true",
 		api.UDP: "node-1 NETFILTER_DROP at nft_do_chain in a pod: false",
 	} {
-		all := c.watch(proto, c.vip, func() {
-			if err := tagged(c.client, strings.ToLower(proto.String()), c.vip); err == nil {
+		all := c.Watch(c.Order("", proto, c.VIP), func() {
+			if err := tagged(c.Client, strings.ToLower(proto.String()), c.VIP); err == nil {
 				t.Error("the probe was answered")
 			}
 		})
@@ -178,10 +180,10 @@ func TestDrops(t *testing.T) {
 func TestState(t *testing.T) {
 	t.Parallel()
 	for _, is4 := range []bool{true, false} {
-		c := newCluster(t, is4, openNFTables)
-		c.server.Serve("tcp", c.endpoint)
-		all := c.watch(api.TCP, c.vip, func() {
-			if err := tagged(c.client, "tcp", c.vip); err != nil {
+		c := twonodes.New(t, is4, twonodes.NFTables)
+		c.Server.Serve("tcp", c.Endpoint)
+		all := c.Watch(c.Order("", api.TCP, c.VIP), func() {
+			if err := tagged(c.Client, "tcp", c.VIP); err != nil {
 				t.Error(err)
 			}
 		})
@@ -189,12 +191,12 @@ func TestState(t *testing.T) {
 			if o.State == nil {
 				continue
 			}
-			to := slices.IndexFunc(o.State.Routes, func(r trace.Route) bool { return r.To == c.endpoint.Addr() && r.In == "" })
+			to := slices.IndexFunc(o.State.Routes, func(r trace.Route) bool { return r.To == c.Endpoint.Addr() && r.In == "" })
 			if to < 0 || o.State.Routes[to].Kind != "unicast" || !o.State.Routes[to].Up || o.State.Routes[to].MTU != 1500 {
 				t.Errorf("%s: routes %+v", o.Node, o.State.Routes)
 			}
 			if here := o.Node == "node-2"; here != (len(o.State.Endpoints) == 1) || here &&
-				(!o.State.Endpoints[0].Entered || len(o.State.Endpoints[0].Listeners) != 1 || o.State.Endpoints[0].Listeners[0].Addr != c.endpoint) {
+				(!o.State.Endpoints[0].Entered || len(o.State.Endpoints[0].Listeners) != 1 || o.State.Endpoints[0].Listeners[0].Addr != c.Endpoint) {
 				t.Errorf("%s: endpoints %+v", o.Node, o.State.Endpoints)
 			}
 		}
@@ -203,18 +205,18 @@ func TestState(t *testing.T) {
 
 // TestEnds: a watch leaves nothing behind: neither after Stop, nor after kill -9.
 func TestEnds(t *testing.T) {
-	c := newCluster(t, true, openNFTables)
-	c.watch(api.TCP, c.vip, func() {})
-	if left := c.tables(c.nodes[0]); strings.Contains(left, "fairway-path") {
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Watch(c.Order("", api.TCP, c.VIP), func() {})
+	if left := tables(c); strings.Contains(left, "fairway-path") {
 		t.Errorf("after Stop: %s", left)
 	}
 	var child *exec.Cmd
-	c.on(c.nodes[0], func() error {
+	c.On(c.Nodes[0], func() error {
 		child = exec.Command("/proc/self/exe", "-test.run=^TestChild$")
 		child.Env = append(os.Environ(), "FAIRWAY_TEST_ARM=1")
 		return child.Start()
 	})
-	for i := 0; !strings.Contains(c.tables(c.nodes[0]), "fairway-path-child"); i++ {
+	for i := 0; !strings.Contains(tables(c), "fairway-path-child"); i++ {
 		if i == 500 {
 			t.Fatal("the child did not arm")
 		}
@@ -222,9 +224,9 @@ func TestEnds(t *testing.T) {
 	}
 	_ = child.Process.Kill()
 	_ = child.Wait()
-	for i := 0; strings.Contains(c.tables(c.nodes[0]), "fairway-path"); i++ {
+	for i := 0; strings.Contains(tables(c), "fairway-path"); i++ {
 		if i == 500 {
-			t.Fatalf("after kill -9: %s", c.tables(c.nodes[0]))
+			t.Fatalf("after kill -9: %s", tables(c))
 		}
 		time.Sleep(20 * time.Millisecond) // poll: the kernel closes the sockets of a dead process
 	}
@@ -235,7 +237,7 @@ func TestChild(t *testing.T) {
 	if os.Getenv("FAIRWAY_TEST_ARM") == "" {
 		return
 	}
-	w, err := observe.Arm(t.Context(), trace.Order{Run: "child", Node: "n", Proto: 6, To: vip4, Tag: tag}, observe.Config{})
+	w, err := observe.Arm(t.Context(), trace.Order{Run: "child", Node: "n", Proto: 6, To: vip, Tag: twonodes.Tag}, observe.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,9 +247,13 @@ func TestChild(t *testing.T) {
 
 // TestOrders: a wrong order is refused before the kernel is asked.
 func TestOrders(t *testing.T) {
-	for _, o := range []trace.Order{{}, {Run: "x y", Proto: 6, To: vip4, Tag: 3}, {Run: "x", Proto: 6, To: vip4}, {Run: "x", Proto: 132, To: vip4, Tag: 3}} {
+	for _, o := range []trace.Order{{}, {Run: "x y", Proto: 6, To: vip, Tag: 3}, {Run: "x", Proto: 6, To: vip}, {Run: "x", Proto: 132, To: vip, Tag: 3}} {
 		if _, err := observe.Arm(t.Context(), o, observe.Config{}); err == nil || !strings.Contains(err.Error(), "[") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
 }
+
+func tables(c *twonodes.Cluster) string { return c.Run(c.Nodes[0], "", "nft", "list", "tables") }
+
+var vip = netip.MustParseAddrPort("10.96.0.1:80")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -56,6 +57,24 @@ func (w *Watch) findPods() (all []pod) {
 		_ = all[i].enter(func() { all[i].overflows = overflows() })
 	}
 	return all
+}
+
+// PodNamespace returns a file of the network namespace of a pod on this node: the namespace behind the link to which the
+// route to the pod leads.
+func PodNamespace(addr netip.Addr, cfg Config) (file string, err error) {
+	r, ok := routeTo(addr, netip.Addr{}, "")
+	if !ok || r.Kind != "unicast" || r.Via.IsValid() || !hostRoute(r.Prefix, addr) {
+		return "", fmt.Errorf("find pod %v: no link of this node leads to it [is the pod on another node?]", addr)
+	}
+	peers, err := netns.Peers(cfg.files())
+	if err != nil {
+		return "", err
+	}
+	if file = behind(r.Link, peers); file == "" {
+		return "", fmt.Errorf("find the network namespace of pod %v behind %s: no process or file of it is visible "+
+			"[run it on the node itself, or in a container with hostPID and CAP_SYS_ADMIN]", addr, r.Link)
+	}
+	return file, nil
 }
 
 func hostRoute(prefix string, a netip.Addr) bool {

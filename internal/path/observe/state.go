@@ -106,8 +106,11 @@ func (j *joiner) routes() (all []trace.Route) {
 			}
 		}
 	}
-	if len(all) == 0 {
-		for _, e := range append([]netip.AddrPort{j.order.To}, j.order.Endpoints...) {
+	isEndpoint := func(r trace.Route) bool {
+		return slices.ContainsFunc(j.order.Endpoints, func(e netip.AddrPort) bool { return e.Addr() == r.To })
+	}
+	if !slices.ContainsFunc(all, isEndpoint) { // no packet came so far
+		for _, e := range append(j.order.Endpoints, j.order.To) {
 			add(routeTo(e.Addr(), netip.Addr{}, ""))
 		}
 	}

@@ -77,7 +77,7 @@ func (b *builder) build() error {
 		for _, is4 := range []bool{true, false} {
 			b.rule(chain, b.probe(is4), b.remember(seen))
 		}
-		if b.order.Relayed && hook.name == chainOutput {
+		if b.order.Relayed {
 			for _, e := range b.order.Endpoints {
 				b.rule(chain, b.relayed(e.Addr().Is4(), e.Addr().AsSlice(), e.Port()), b.remember(seen))
 			}
@@ -144,7 +144,7 @@ func (b *builder) probe(is4 bool) []expr.Any {
 		&expr.Lookup{SourceRegister: 1, SetName: "ports"})
 }
 
-// relayed returns the conditions for the packets of a local program to an endpoint.
+// relayed returns the conditions for a relay's packets to an endpoint.
 func (b *builder) relayed(is4 bool, addr []byte, port uint16) []expr.Any {
 	all := append(b.family(is4), addrIs(is4, true, addr)...)
 	all = append(all, b.protocol()...)

@@ -34,6 +34,13 @@ type Config struct {
 	Namespaces []string // patterns of the files of pods' network namespaces; nil: netns.Files
 }
 
+func (c Config) files() []string {
+	if c.Namespaces == nil {
+		return netns.Files
+	}
+	return c.Namespaces
+}
+
 // A Watch watches one node for one order. Arm, Stop and Close must run in the same network namespace.
 type Watch struct {
 	order   trace.Order
@@ -74,10 +81,7 @@ func Arm(ctx context.Context, o trace.Order, cfg Config) (*Watch, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	w := &Watch{order: o, files: cfg.Namespaces, missing: map[trace.Source]string{}}
-	if w.files == nil {
-		w.files = netns.Files
-	}
+	w := &Watch{order: o, files: cfg.files(), missing: map[trace.Source]string{}}
 	if err := w.arm(ctx); err != nil {
 		w.Close()
 		return nil, fmt.Errorf("watch for the probe: %w", err)
@@ -177,7 +181,7 @@ func (w *Watch) Close() {
 func (w *Watch) readTraces() {
 	buf := make([]byte, readBuffer)
 	for {
-		n, err := w.traces.Read(buf)
+		n, err := netlink.Read(w.traces, buf)
 		now := time.Now()
 		switch {
 		case errors.Is(err, unix.ENOBUFS):

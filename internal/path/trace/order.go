@@ -25,7 +25,7 @@ type Order struct {
 	Client netip.Addr `json:"client,omitzero"` // the source address, before masquerading; zero: any
 	Port   uint16     `json:"port,omitempty"`  // the source port, before masquerading; 0: any
 	// Relayed says that a program on the node (mode userspace, a gateway) relays the probe on its own connection, which
-	// has no tag. Then packets of local programs to Endpoints are watched too.
+	// has no tag. Then all new connections to Endpoints are watched, and Follow finds the one that belongs to the probe.
 	Relayed bool `json:"relayed,omitempty"`
 
 	// Send says that this node sends the probe when it is armed and its input says so.

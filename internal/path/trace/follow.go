@@ -1,0 +1,283 @@
+package trace
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Follow returns the way that follows from the record.
+func Follow(r Record) Way {
+	w := Way{NotWatched: r.NotWatched}
+	f := follower{r}
+	hops, repeats := f.hops(false)
+	w.Repeats = repeats
+	w.Hops = f.order(hops)
+	replies, _ := f.hops(true)
+	slices.SortStableFunc(replies, func(a, b Hop) int { return -cmp.Compare(a.TTL, b.TTL) })
+	w.Reply = replies
+	w.End = f.end(w)
+	w.Findings = f.findings(w)
+	return w
+}
+
+type follower struct{ Record }
+
+func (f follower) ours(r Rule) bool {
+	if f.Ours != nil {
+		return f.Ours(r)
+	}
+	return strings.HasPrefix(r.Table, "fairway")
+}
+
+// hops groups the traces of each pass. A repeated packet counts, and its passes are left out.
+func (f follower) hops(reply bool) (hops []Hop, repeats int) {
+	type passKey struct {
+		node string
+		pass int
+	}
+	type packetKey struct {
+		node string
+		Tuple
+		seq uint32
+		ttl uint8
+	}
+	at, seen := map[passKey]int{}, map[packetKey]bool{}
+	for _, o := range f.Observations {
+		if o.Rule == nil || o.Packet == nil || o.Reply != reply {
+			continue
+		}
+		k := passKey{o.Node, o.Pass}
+		i, ok := at[k]
+		if !ok {
+			t := Tuple{o.Packet.Src, o.Packet.Dst}
+			p := packetKey{o.Node, t, o.Packet.Seq, o.Packet.TTL}
+			if i = len(hops); seen[p] {
+				repeats++
+				i = -1
+			} else {
+				seen[p] = true
+				hops = append(hops, Hop{Node: o.Node, Before: t, After: t, In: o.Packet.In, TTL: o.Packet.TTL})
+			}
+			at[k] = i
+		}
+		if i >= 0 {
+			hops[i].Steps = append(hops[i].Steps, o)
+			hops[i].Out = cmp.Or(o.Packet.Out, hops[i].Out)
+			if o.Rule.Hook != "output" {
+				hops[i].After = Tuple{o.Packet.Src, o.Packet.Dst}
+			}
+		}
+	}
+	for i := range hops {
+		f.confirm(&hops[i], reply)
+	}
+	return hops, repeats
+}
+
+// confirm completes a hop with its conntrack entry. A new entry is in the table after the last hook only.
+func (f follower) confirm(h *Hop, reply bool) {
+	for _, o := range f.Observations {
+		if o.Flow == nil || o.Node != h.Node {
+			continue
+		}
+		if !reply && o.Flow.Orig == h.Before {
+			h.Flow, h.Left = o.Flow, true
+			h.Known = h.Known || o.Flow.Event != "new" && !f.created(o.Node, o.Flow.ID)
+			h.After = Tuple{o.Flow.Reply.Dst, o.Flow.Reply.Src}
+		}
+		if reply && o.Flow.Reply == h.Before {
+			h.Flow = o.Flow
+			h.After = Tuple{o.Flow.Orig.Dst, o.Flow.Orig.Src}
+		}
+	}
+	if !reply && h.Flow == nil {
+		f.dropped(h)
+	}
+	if len(h.Steps) > 0 && reply {
+		h.Left = !slices.ContainsFunc(h.Steps, func(o Observation) bool { return o.Rule.Ends() })
+	}
+}
+
+// dropped completes the hop of a packet that the kernel freed before conntrack confirmed it: the freed packet shows the
+// translation.
+func (f follower) dropped(h *Hop) {
+	for _, o := range f.Observations {
+		if o.Drop != nil && !o.Drop.Pod && !o.Reply && o.Node == h.Node && o.Packet.Src == h.Before.Src {
+			h.After = Tuple{o.Packet.Src, o.Packet.Dst}
+		}
+	}
+}
+
+func (f follower) created(node string, id uint32) bool {
+	return slices.ContainsFunc(f.Observations, func(o Observation) bool {
+		return o.Node == node && o.Flow != nil && o.Flow.ID == id && o.Flow.Event == "new"
+	})
+}
+
+// order puts the hops in the order of the packet. The next hop has the addresses with which the packet left, and a
+// smaller TTL. A relay begins again: its packet goes from the same node to an endpoint.
+func (f follower) order(hops []Hop) (way []Hop) {
+	slices.SortStableFunc(hops, func(a, b Hop) int {
+		return cmp.Or(-cmp.Compare(f.first(a), f.first(b)), -cmp.Compare(a.TTL, b.TTL))
+	})
+	used := make([]bool, len(hops))
+	for len(way) < len(hops) {
+		next := slices.Index(used, false)
+		if n := len(way); n > 0 {
+			if i := f.next(hops, used, way[n-1]); i >= 0 {
+				next = i
+			} else if f.Relayed {
+				break // the rest are connections of other clients
+			}
+		}
+		used[next] = true
+		way = append(way, hops[next])
+	}
+	return way
+}
+
+// next returns the index of the hop that follows another one, or -1.
+func (f follower) next(hops []Hop, used []bool, last Hop) int {
+	for i, h := range hops {
+		if !used[i] && h.Before == last.After && (h.TTL < last.TTL || h.Node == last.Node) {
+			return i
+		}
+	}
+	if !f.Relayed || last.Before.Dst != f.To {
+		return -1
+	}
+	relay := -1 // the first connection that the node makes to an endpoint
+	for i, h := range hops {
+		if !used[i] && h.Node == last.Node && h.Steps[0].Rule.Hook == "output" && slices.Contains(f.Endpoints, h.Before.Dst) &&
+			(relay < 0 || h.Steps[0].Time.Before(hops[relay].Steps[0].Time)) {
+			relay = i
+		}
+	}
+	return relay
+}
+
+// first is 1 for a hop that can be the packet's first: it still has the address that the client called.
+func (f follower) first(h Hop) int {
+	if h.Before.Dst == f.To {
+		return 1
+	}
+	return 0
+}
+
+// end says how the way ends. The first cause counts.
+func (f follower) end(w Way) End {
+	for _, hops := range [][]Hop{w.Hops, w.Reply} {
+		for _, h := range hops {
+			for _, o := range h.Steps {
+				if o.Rule.Ends() && !(o.Reply && f.Heard.Outcome == Answered) {
+					return f.ruled(h, o)
+				}
+			}
+		}
+	}
+	switch f.Heard.Outcome {
+	case Answered:
+		return End{Class: Delivered, Node: lastNode(w.Hops)}
+	case Refused, Reset:
+		end := End{Class: RefusedBy, Node: lastNode(w.Hops)}
+		if d := f.drop(false); d != nil {
+			end.Node, end.Drop = d.Node, d.Drop
+		}
+		return end
+	}
+	if d := f.drop(false); d != nil {
+		return End{Class: DroppedBy, Node: d.Node, Drop: d.Drop, Link: d.Packet.In, Hook: f.hookOf(w.Hops, d.Node)}
+	}
+	if d := f.drop(true); d != nil {
+		return End{Class: ReplyLost, Node: d.Node, Drop: d.Drop, Link: d.Packet.In, Reply: true}
+	}
+	return f.silent(w)
+}
+
+// ruled is the end by a rule.
+func (f follower) ruled(h Hop, o Observation) End {
+	end := End{Class: DroppedBy, Node: h.Node, Hook: o.Rule.Hook, Rule: o.Rule, Foreign: !f.ours(*o.Rule), Reply: o.Reply}
+	if o.Reply {
+		end.Class = ReplyLost
+	} else if f.Heard.Outcome == Refused || strings.Contains(o.Rule.Text, "reject") {
+		end.Class = RefusedBy
+	}
+	if d := f.drop(o.Reply); d != nil && d.Node == h.Node && d.Drop.Reason == "NETFILTER_DROP" {
+		end.Drop = d.Drop
+	}
+	return end
+}
+
+// silent is the end of a probe without an answer that nothing visibly dropped.
+func (f follower) silent(w Way) End {
+	if len(w.Hops) == 0 {
+		if f.Heard.Outcome == Unreachable || f.Heard.Outcome == Failed || f.Heard.Outcome == TooBig {
+			return End{Class: NotSent, Node: f.Sender}
+		}
+		if len(f.NotWatched) > 0 {
+			return End{Class: NotLooked, Node: f.Sender}
+		}
+		return End{Class: NotSent, Node: f.Sender}
+	}
+	last := w.Hops[len(w.Hops)-1]
+	end := End{Node: last.Node, Hook: last.Hook(), Link: last.Out}
+	home := f.home(last)
+	switch {
+	case !last.Left:
+		end.Class = LostAfter
+	case home == last.Node && len(w.Reply) > 0:
+		end.Class, end.Reply, end.Node = ReplyLost, true, w.Reply[len(w.Reply)-1].Node
+	case home == last.Node:
+		end.Class = Unanswered
+	case home != "":
+		end.Class, end.Next = LostAfter, home
+	default:
+		end.Class = NotLooked
+		if len(f.NotWatched) == 0 {
+			end.Class = LostAfter // it left for an address that no node has
+		}
+	}
+	return end
+}
+
+// home returns the watched node that has the endpoint to which the packet goes.
+func (f follower) home(h Hop) string {
+	for _, o := range f.Observations {
+		if o.State == nil {
+			continue
+		}
+		for _, e := range o.State.Endpoints {
+			if e.Addr == h.After.Dst.Addr() {
+				return o.Node
+			}
+		}
+	}
+	return ""
+}
+
+// drop returns the first packet of a direction that the kernel freed, if that explains a missing answer.
+func (f follower) drop(reply bool) *Observation {
+	for i, o := range f.Observations {
+		if o.Drop != nil && o.Reply == reply && o.Packet != nil && !strings.Contains(o.Packet.Flags, "RST") { // a reset is an end, not a way
+			return &f.Observations[i]
+		}
+	}
+	return nil
+}
+
+func (f follower) hookOf(hops []Hop, node string) string {
+	for _, h := range hops {
+		if h.Node == node {
+			return h.Hook()
+		}
+	}
+	return ""
+}
+
+func lastNode(hops []Hop) string {
+	if len(hops) == 0 {
+		return ""
+	}
+	return hops[len(hops)-1].Node
+}
