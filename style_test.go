@@ -45,7 +45,7 @@ var law = []floor{
 	{"lab", "testing kube datapath image kernel cli text"},
 	{"hack", "operate image text deploy"},
 	{"testing", "path kube datapath networkpolicy flow service kernel api"},
-	{"command", "operate kube proxy loadbalancer datapath networkpolicy podnetwork gateway flow service dns ipc kernel cli api text deploy"},
+	{"command", "operate path kube proxy loadbalancer datapath networkpolicy podnetwork gateway flow service dns ipc kernel cli api text deploy"},
 	{"operate", "kube loadbalancer datapath podnetwork service ipc kernel api text"},
 	{"path", "flow kernel api"},
 	{"kube", "loadbalancer networkpolicy gateway service api text"},

@@ -97,6 +97,7 @@ func newRoot(e command.Env) *cobra.Command {
 		inspect.NewDump(e),
 		inspect.NewDoctor(e),
 		inspect.NewExplain(e),
+		inspect.NewPathNode(e),
 		inspect.NewPolicy(e),
 		cluster.NewDrain(e),
 		cluster.NewForward(e),

@@ -35,9 +35,10 @@ type AgentPod struct {
 
 // Agents are the agents of a cluster, seen with a kubeconfig.
 type Agents struct {
-	client    kubernetes.Interface
-	custom    dynamic.Interface
-	namespace string
+	client     kubernetes.Interface
+	custom     dynamic.Interface
+	namespace  string
+	connection Connection
 }
 
 // ConnectAgents makes a client. It sends nothing yet.
@@ -46,7 +47,7 @@ func ConnectAgents(c Connection, namespace string) (*Agents, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Agents{client, custom, namespace}, nil
+	return &Agents{client, custom, namespace, c}, nil
 }
 
 // List returns the agent of each node, sorted by node. It costs two lists, which the API

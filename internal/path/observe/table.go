@@ -61,11 +61,12 @@ type builder struct {
 }
 
 func (b *builder) build() error {
-	seen := &nftables.Set{Table: b.table, Name: seenPorts, KeyType: nftables.TypeInetService, Dynamic: true, Size: maxSeenPorts}
+	// The IDs are the library's own job, but its counter is not safe for two goroutines.
+	seen := &nftables.Set{ID: 1, Table: b.table, Name: seenPorts, KeyType: nftables.TypeInetService, Dynamic: true, Size: maxSeenPorts}
 	if err := b.AddSet(seen, nil); err != nil {
 		return err
 	}
-	ports := &nftables.Set{Table: b.table, Name: "ports", KeyType: nftables.TypeInetService, Constant: true}
+	ports := &nftables.Set{ID: 2, Table: b.table, Name: "ports", KeyType: nftables.TypeInetService, Constant: true}
 	if err := b.AddSet(ports, portElements(b.order)); err != nil {
 		return err
 	}

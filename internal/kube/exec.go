@@ -1,0 +1,60 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/fairway-net/fairway/internal/text"
+)
+
+// agentContainer is the name of the agent's container in deploy/.
+const agentContainer = "agent"
+
+// maxErrorText bounds the error output of a command that is kept.
+const maxErrorText = 2000
+
+// Exec runs a command in the agent's container of a node, with these streams, by a WebSocket. It needs the right to create
+// pods/exec in the agents' namespace: the person's own, and the API server records it. It ends soon after ctx.
+func (a *Agents) Exec(ctx context.Context, p AgentPod, command []string, in io.Reader, out io.Writer) error {
+	cfg, err := a.connection.restConfig(serviceAccount)
+	if err != nil {
+		return err
+	}
+	request := a.client.CoreV1().RESTClient().Post().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: agentContainer, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(cfg, "GET", request.URL().String())
+	if err != nil {
+		return fmt.Errorf("run %s in pod %s/%s: %w", command[0], p.Namespace, p.Name, err)
+	}
+	errs := &limitedText{left: maxErrorText}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
+		return fmt.Errorf("run %s in pod %s/%s: %w [your user needs the right to create pods/exec in %s]", command[0], p.Namespace, p.Name, text.RequestError(err), p.Namespace)
+	case errs.Len() > 0:
+		return fmt.Errorf("run %s in pod %s/%s: %s", command[0], p.Namespace, p.Name, strings.Join(strings.Fields(errs.String()), " "))
+	}
+	return fmt.Errorf("run %s in pod %s/%s: %w", command[0], p.Namespace, p.Name, text.RequestError(err))
+}
+
+// limitedText keeps the begin of what is written.
+type limitedText struct {
+	strings.Builder
+	left int
+}
+
+func (l *limitedText) Write(b []byte) (int, error) {
+	keep := b[:min(len(b), l.left)]
+	l.left -= len(keep)
+	l.Builder.Write(keep)
+	return len(b), nil
+}
