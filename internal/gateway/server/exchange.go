@@ -140,8 +140,8 @@ func (x *exchange) forwarded() {
 	if l := x.decision.Listener; l != nil && l.Port != 80 && l.Port != 443 {
 		port = portText(l.Port)
 	}
-	client := x.in.Client()
-	from := addrText(client)
+	client := addrText(x.in.Client())
+	from := client
 	if x.srv.trusts(x.peer) {
 		if was := x.header.Get("X-Forwarded-For"); was != "" {
 			from = was + ", " + addrText(x.peer)
@@ -161,7 +161,7 @@ func (x *exchange) forwarded() {
 	x.header.Set("X-Forwarded-For", from)
 	x.header.Set("X-Forwarded-Proto", proto)
 	x.header.Set("X-Forwarded-Port", port)
-	x.header.Set("X-Real-Ip", addrText(client))
+	x.header.Set("X-Real-Ip", client)
 }
 
 // clientOf returns the client of a request: the peer, or for a trusted peer the last address of X-Forwarded-For that is no

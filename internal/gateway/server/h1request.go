@@ -45,6 +45,9 @@ type h1request struct {
 // text returns bytes as a string without a copy. The string is valid until the bytes change.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
+// bytesOf returns a string as bytes without a copy. Nobody may change the bytes.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
 // Method implements gateway.Request, as do the next methods.
 func (r *h1request) Method() string { return text(r.req.Method()) }
 
@@ -124,8 +127,8 @@ func (h *requestHeader) Get(name string) string {
 	return string(h.f().Peek(name))
 }
 
-// Set implements header.
-func (h *requestHeader) Set(name, value string) { h.f().Set(name, value) }
+// Set implements header. The name is canonical, so fasthttp does not make it canonical again.
+func (h *requestHeader) Set(name, value string) { h.f().SetCanonical(bytesOf(name), bytesOf(value)) }
 
 // Add implements header.
 func (h *requestHeader) Add(name, value string) { h.f().Add(name, value) }

@@ -322,7 +322,8 @@ func (bufferPool) Put(b []byte) { buffers.Put(&b) }
 // proxyH2 forwards the request.
 func (s *Server) proxyH2(r *h2request) {
 	x := &r.x
-	p := httputil.ReverseProxy{
+	var p httputil.ReverseProxy
+	p = httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			// ReverseProxy has removed these headers, and x.forwarded has set them for this client.
 			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -344,6 +345,9 @@ func (s *Server) proxyH2(r *h2request) {
 				return answer.response(req), nil
 			}
 			x.respond(netHeader{resp.Header})
+			if n := resp.ContentLength; n >= 0 && n <= int64(s.MaxBuffered) {
+				p.FlushInterval = 0 // head and body go out together
+			}
 			return resp, nil
 		}),
 		FlushInterval: -1,
@@ -358,6 +362,7 @@ func (s *Server) proxyH2(r *h2request) {
 			panic(v) // net/http resets the stream
 		}
 	}()
+	r.w.Header()["Content-Type"] = nil // net/http does not guess one
 	p.ServeHTTP(r.w, r.req)
 }
 
