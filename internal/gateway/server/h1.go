@@ -137,6 +137,7 @@ func (k *h1conn) write(b []byte) error {
 // requests are the buffers of requests in progress.
 var requests = sync.Pool{New: func() any {
 	r := &h1request{}
+	r.req.SetNoDefaultContentType(true)
 	r.br = bufio.NewReaderSize(nil, 4<<10)
 	return r
 }}

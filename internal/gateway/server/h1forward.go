@@ -76,11 +76,13 @@ func (r *h1request) own() {
 // readBody reads a short body whole. A longer one stays in the connection as a stream.
 func (r *h1request) readBody() *reply {
 	r.body = r.body[:0]
+	if r.head.expect {
+		r.req.Del("Expect")
+	}
 	if r.head.length <= 0 && !r.head.chunked {
 		return nil
 	}
 	if r.head.expect {
-		r.req.Del("Expect")
 		if err := r.k.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
 			r.close = true
 			return r.x.refuse(400, "the client left")

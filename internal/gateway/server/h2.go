@@ -237,10 +237,8 @@ func (r *h2request) view() (code int, reason string) {
 	if trusted {
 		r.client = s.clientOf(r.client, x.peer, x.header.Get("X-Forwarded-For"))
 	}
-	for name := range req.Header {
-		if isClaim(name, trusted) {
-			delete(req.Header, name)
-		}
+	if code, reason := r.fields(trusted); code != 0 {
+		return code, reason
 	}
 	te := req.Header.Get("Te")
 	removeHop(req.Header)
@@ -256,6 +254,32 @@ func (r *h2request) view() (code int, reason string) {
 	x.bodyLength = req.ContentLength
 	return 0, ""
 }
+
+// fields checks the header's fields, and drops the fields that only a trusted proxy may send.
+func (r *h2request) fields(trusted bool) (code int, reason string) {
+	h := r.req.Header
+	for _, v := range h["Host"] { // the host is in :authority
+		if v != r.req.Host {
+			return http.StatusBadRequest, "there are two hosts"
+		}
+	}
+	delete(h, "Host")
+	for name, values := range h {
+		if isClaim(name, trusted) {
+			delete(h, name)
+			continue
+		}
+		for _, v := range values {
+			// A parser of HTTP/1.1 would remove the space, so the backend would see another value than the table.
+			if v != "" && (blank(v[0]) || blank(v[len(v)-1])) {
+				return http.StatusBadRequest, "a header's value has a space at its end"
+			}
+		}
+	}
+	return 0, ""
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' }
 
 // readBody reads a short body whole, so that it can be sent again.
 func (r *h2request) readBody() *reply {

@@ -63,7 +63,7 @@ func (h *handTable) Stream(port uint16, _ api.Proto) (gateway.Stream, bool) {
 
 // A bench is a running server with backends, all on loopback.
 type bench struct {
-	*testing.T
+	testing.TB
 	srv       *Server
 	port      uint16
 	table     *handTable
@@ -101,9 +101,9 @@ func freePort(t testing.TB) uint16 {
 }
 
 // start runs a server without rules.
-func start(t *testing.T, c Config) *bench {
+func start(t testing.TB, c Config) *bench {
 	t.Helper()
-	b := &bench{T: t, port: freePort(t), endpoints: Endpoints{}, log: &lockedBuffer{}}
+	b := &bench{TB: t, port: freePort(t), endpoints: Endpoints{}, log: &lockedBuffer{}}
 	b.table = &handTable{
 		ports:    []gateway.Port{{Number: b.port, Proto: api.TCP, HTTP: true}},
 		listener: &gateway.Listener{Name: "web", Port: b.port},
