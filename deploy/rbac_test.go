@@ -60,6 +60,7 @@ func TestRoleIsWhatTheAgentAsks(t *testing.T) {
 		want[a.resource] = a.verbs
 	}
 	want["clusternetworkpolicies.policy.networking.k8s.io"] = "list watch" // kube.Policies, by the client for custom resources
+	want["nodes/status"] = "patch" // Store.ClearNetworkUnavailable
 	have := make(map[string]string)
 	for _, role := range agentRoles(t) {
 		for _, r := range role.Rules {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -42,4 +43,27 @@ func PatchNode(ctx context.Context, client kubernetes.Interface, node, field, ke
 		_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return text.OneLine(err)
+}
+
+// ClearNetworkUnavailable sets the condition NetworkUnavailable of our Node to false if it is true. Clouds set it on a new
+// node, and the taint that follows keeps pods away until the pod network clears it.
+func (s *Store) ClearNetworkUnavailable(ctx context.Context) error {
+	n, ok := s.Node()
+	if !ok || !n.NetworkUnavailable {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	now := metav1.Now()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "FairwayIsReady",
+		Message: "Fairway's pod network works on this node", LastHeartbeatTime: now, LastTransitionTime: now,
+	}}}})
+	if err == nil {
+		_, err = s.cfg.Client.CoreV1().Nodes().Patch(ctx, s.cfg.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		return fmt.Errorf("clear the condition NetworkUnavailable of node %s: %w", s.cfg.NodeName, text.OneLine(err))
+	}
+	return nil
 }

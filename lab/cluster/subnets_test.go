@@ -48,6 +48,7 @@ func TestSubnets(t *testing.T) {
 	l.eventually("dev fairway", "node", "1", "--", "ip", "route", "get", far)
 	l.refused("different subnets", "fault", "node", "1", "partition", "--from", "2")
 	l.testKeyPolicy()
+	l.testNetworkUnavailable()
 }
 
 // TestSubnetsBGP is TestSubnets with BIRD as the router, which learns the routes to pods from the nodes. When a node

@@ -16,11 +16,7 @@ func (l *lab) testKeyPolicy() {
 	l.run("kubectl", "create", "clusterrole", "agent-gets-nodes", "--verb=get", "--resource=nodes")
 	l.run("kubectl", "create", "clusterrolebinding", "agent-gets-nodes", "--clusterrole=agent-gets-nodes", "--serviceaccount=kube-system:fairway-agent")
 	patch := func(of, node, kind, change string) []string {
-		as := []string{"kubectl", "--as=system:serviceaccount:kube-system:fairway-agent", "--as-group=system:serviceaccounts", "--as-group=system:authenticated"}
-		if of != "" { // as in the token of a pod on that node
-			as = append(as, "--as-user-extra=authentication.kubernetes.io/node-name="+of)
-		}
-		return append(as, "patch", "node", node, "--type="+kind, "-p", change)
+		return agentPatches(of, node, "--type="+kind, "-p", change)
 	}
 	const mine = "an agent changes the Node that it runs on only"
 	const one = "an agent changes one annotation of its Node only"
@@ -44,6 +40,15 @@ func (l *lab) testKeyPolicy() {
 	l.run("kubectl", "label", "node", "node-1", "example.org/by=administrator") // the policy does not restrict other users
 	l.run("kubectl", "delete", "clusterrole,clusterrolebinding", "agent-gets-nodes")
 	l.run("kubectl", "delete", "-f", filepath.Join(dir, "policy.yaml"), "-f", filepath.Join(dir, "rbac.yaml"))
+}
+
+// agentPatches returns a command that patches a Node with the rights of the agent on node of; empty: of no node.
+func agentPatches(of, node string, args ...string) []string {
+	as := []string{"kubectl", "--as=system:serviceaccount:kube-system:fairway-agent", "--as-group=system:serviceaccounts", "--as-group=system:authenticated"}
+	if of != "" { // as in the token of a pod on that node
+		as = append(as, "--as-user-extra=authentication.kubernetes.io/node-name="+of)
+	}
+	return append(append(as, "patch", "node", node), args...)
 }
 
 // refusedBy waits until a command is refused for this reason, because the API server learns of a new policy a moment

@@ -38,6 +38,7 @@ func newPodNetwork(b *base) part {
 	n.config.OverShare = fragments
 	shares := share.Keeper{Log: b.log, Registry: b.registry, Pods: n.podCIDRs, Event: b.nodeEvent, Now: flows}
 	n.config.PublishKey = func(ctx context.Context, k plan.Key) error { return b.store.PublishWireGuardKey(ctx, k.String()) }
+	n.config.Ready = b.store.ClearNetworkUnavailable
 	if !b.cfg.EgressAddresses {
 		return func(ctx context.Context) error { return runAll(ctx, []part{n.run, shares.Run}) }
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -176,6 +177,14 @@ func removeFile(path string) error {
 func (n *Network) removeConfig() error {
 	removeTemporary(n.CNIConfDir)
 	return removeFile(filepath.Join(n.CNIConfDir, configName))
+}
+
+// configure lets the runtime start pods, and then tells Ready.
+func (n *Network) configure(ctx context.Context, nodeName string, own []netip.Prefix, mtu int) error {
+	if err := n.syncConfig(nodeName, own, mtu); err != nil || len(own) == 0 || n.Ready == nil {
+		return err
+	}
+	return n.Ready(ctx)
 }
 
 // syncConfig writes the network configuration. It removes it while the node has no podCIDR: then kubelet reports

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,9 @@ func TestConfigComesLast(t *testing.T) {
 			t.Errorf("%s there is a configuration (%v)", when, err)
 		}
 	}
+	ready := 0
+	m.config.Ready = func(context.Context) error { ready++; return nil }
+	m.restart()
 	cidrs := m.peer.PodCIDRs
 	m.peer.PodCIDRs = nil
 	m.mustSync(nil)
@@ -30,12 +34,18 @@ func TestConfigComesLast(t *testing.T) {
 		t.Errorf("without nft: %v", err)
 	}
 	missing("when masquerading failed")
+	if ready != 0 {
+		t.Error("a node that can start no pod was reported ready")
+	}
 
 	t.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 	m.mustSync(nil)
 	text, err := os.ReadFile(path)
 	if err != nil || strings.Contains(string(text), "portmap") || !strings.Contains(string(text), `"mtu": 1450`) {
 		t.Errorf("configuration without portmap and with the uplink's MTU: %s %v", text, err)
+	}
+	if ready != 1 {
+		t.Errorf("the node was reported ready %d times", ready)
 	}
 	if err := os.WriteFile(filepath.Join(m.config.CNIBinDir, "portmap"), nil, 0o755); err != nil {
 		t.Fatal(err)

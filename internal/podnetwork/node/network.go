@@ -63,6 +63,9 @@ type Config struct {
 	// Nil: no key is published.
 	PublishKey func(context.Context, plan.Key) error
 
+	// Ready is called after each Sync that leaves a node whose runtime can start pods. Nil: nobody is told.
+	Ready func(context.Context) error
+
 	// RIB is the exchange with this node's speaker: podCIDRs to announce, and routers' announcements. Without it WayBGP
 	// reaches only neighbours.
 	RIB podroutes.Dir
@@ -166,7 +169,7 @@ func (n *Network) Sync(ctx context.Context, self plan.Peer, peers []plan.Peer) e
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}
-	return errors.Join(failed, n.announce(p), n.syncConfig(self.Name, p.PodCIDRs, mtu))
+	return errors.Join(failed, n.announce(p), n.configure(ctx, self.Name, p.PodCIDRs, mtu))
 }
 
 // Plan returns the plan of the last Sync, with the links of its tunnels. Nil: Sync was not called.
