@@ -28,10 +28,10 @@ const (
 	ciliumBalance       = "service.cilium.io/lb-algorithm"
 )
 
-// ReasonAnnotation is the reason of problems in the values of annotations.
+// The reasons of problems in the values and keys of annotations.
 const (
 	ReasonAnnotation        = "InvalidAnnotation"
-	reasonUnknownAnnotation = "UnknownAnnotation"
+	ReasonUnknownAnnotation = "UnknownAnnotation"
 )
 
 // ownPrefix begins the keys of all our annotations.
@@ -50,26 +50,26 @@ var otherAnnotations = []string{AnnotationLink, AnnotationEndpointWeights, Annot
 // maxUnknown is the largest number of unknown keys that are reported for one object.
 const maxUnknown = 3
 
-// unknownAnnotations returns a message for each key with ownPrefix that has no effect on an object of this kind. own
+// UnknownAnnotations returns a message for each key with the prefix that has no effect on an object of this kind. own
 // are the keys with an effect. Without the message a misspelt key would silently do nothing.
-func unknownAnnotations(kind string, annotations map[string]string, own []string) (texts []string) {
+func UnknownAnnotations(prefix, kind string, annotations map[string]string, own []string) (texts []string) {
 	var unknown []string
 	for key := range annotations {
-		if strings.HasPrefix(key, ownPrefix) && !slices.Contains(own, key) {
+		if strings.HasPrefix(key, prefix) && !slices.Contains(own, key) {
 			unknown = append(unknown, key)
 		}
 	}
 	slices.Sort(unknown)
 	for _, key := range unknown[:min(len(unknown), maxUnknown)] {
 		message := fmt.Sprintf("annotation %s has no effect on a %s", ReadAnnotation(key), kind)
-		near := text.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own))
+		near := text.Closest(strings.TrimPrefix(key, prefix), trimPrefixes(prefix, own))
 		switch object := objectOf(key); {
 		case object != "" && near != "":
-			message += fmt.Sprintf(": it belongs on %s; on a %s there is %s%s", object, kind, ownPrefix, near)
+			message += fmt.Sprintf(": it belongs on %s; on a %s there is %s%s", object, kind, prefix, near)
 		case object != "":
 			message += ": it belongs on " + object
 		case near != "":
-			message += fmt.Sprintf(" [did you mean %s%s?]", ownPrefix, near)
+			message += fmt.Sprintf(" [did you mean %s%s?]", prefix, near)
 		}
 		texts = append(texts, message)
 	}
@@ -107,9 +107,9 @@ func misspeltBandwidth(annotations map[string]string) (texts []string) {
 	return texts[:min(len(texts), maxUnknown)]
 }
 
-func trimPrefixes(keys []string) (names []string) {
+func trimPrefixes(prefix string, keys []string) (names []string) {
 	for _, k := range keys {
-		names = append(names, strings.TrimPrefix(k, ownPrefix))
+		names = append(names, strings.TrimPrefix(k, prefix))
 	}
 	return names
 }
@@ -152,8 +152,8 @@ func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 	if value, ok := read(AnnotationEgress); ok {
 		svc.Egress = egressOf(o, value, bad)
 	}
-	for _, message := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
-		bad.Add(reasonUnknownAnnotation, "%s", message)
+	for _, message := range UnknownAnnotations(ownPrefix, "Service", o.Annotations, ownAnnotations) {
+		bad.Add(ReasonUnknownAnnotation, "%s", message)
 	}
 }
 

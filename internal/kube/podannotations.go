@@ -30,13 +30,13 @@ const maxPodMistakes = 10000
 
 // check reports mistakes in a pod's annotations, unless they were reported before.
 func (r *podReporter) check(o *corev1.Pod) {
-	for _, text := range append(misspeltBandwidth(o.Annotations), unknownAnnotations("Pod", o.Annotations, podAnnotations)...) {
+	for _, text := range append(misspeltBandwidth(o.Annotations), UnknownAnnotations(ownPrefix, "Pod", o.Annotations, podAnnotations)...) {
 		m := podMistake{o.UID, text}
 		if owner := metav1.GetControllerOf(o); owner != nil {
 			m.owner = cmp.Or(owner.UID, o.UID)
 		}
 		if r.first(m) {
-			r.report(api.Name{Namespace: o.Namespace, Name: o.Name}, string(o.UID), api.Problem{Reason: reasonUnknownAnnotation, Message: text})
+			r.report(api.Name{Namespace: o.Namespace, Name: o.Name}, string(o.UID), api.Problem{Reason: ReasonUnknownAnnotation, Message: text})
 		}
 	}
 }

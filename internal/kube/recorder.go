@@ -399,7 +399,7 @@ func problemText(name api.Name, p api.Problem) string {
 		return "Service asks for what this node's mode cannot do"
 	case service.ReasonWeightsUnavailable:
 		return "Service asks for weights, which nobody writes"
-	case reasonUnknownAnnotation:
+	case ReasonUnknownAnnotation:
 		return "Service has an annotation without effect"
 	}
 	return "ignoring invalid part of Service"

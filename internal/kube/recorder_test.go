@@ -164,10 +164,10 @@ func TestNodeEvent(t *testing.T) {
 func TestPodEvent(t *testing.T) {
 	client := fake.NewClientset()
 	r, _ := startRecorder(t, client)
-	r.PodEvent(svcName("web-1"), "uid-1", api.Problem{Reason: reasonUnknownAnnotation, Message: "no"})
+	r.PodEvent(svcName("web-1"), "uid-1", api.Problem{Reason: ReasonUnknownAnnotation, Message: "no"})
 	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
 	e := events(t, client)[0]
-	if o := e.Regarding; o.Kind != "Pod" || o.Name != "web-1" || o.UID != "uid-1" || o.Namespace != "default" || e.Note != "no" || e.Reason != reasonUnknownAnnotation {
+	if o := e.Regarding; o.Kind != "Pod" || o.Name != "web-1" || o.UID != "uid-1" || o.Namespace != "default" || e.Note != "no" || e.Reason != ReasonUnknownAnnotation {
 		t.Errorf("the event is %+v", e)
 	}
 }

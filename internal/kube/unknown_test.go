@@ -29,7 +29,7 @@ func TestUnknownAnnotations(t *testing.T) {
 		svc := ConvertService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{key: "rr"}}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"}, Ports: []corev1.ServicePort{{Port: 80}}}})
 		got := ""
 		for _, p := range svc.Problems {
-			if p.Reason == reasonUnknownAnnotation {
+			if p.Reason == ReasonUnknownAnnotation {
 				got += p.Message
 			}
 		}

@@ -42,7 +42,7 @@ type Addresses struct {
 	reservedChanged   bool // the reserved addresses may have changed
 	changedNamespaces map[string]bool
 
-	seen map[api.Name]bool // the Services that Run has seen
+	warned map[api.Name][]string // the warnings about each Service's annotations
 }
 
 // namespaceLabels are the labels of a namespace.
@@ -54,7 +54,7 @@ type namespaceLabels map[string]string
 func NewAddresses(log *slog.Logger, s *kube.Store, events *kube.Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
 		mode: mode, programPorts: taken, allocations: map[api.Name]*allocation{}, log: log, sub: s.Subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
-		poolsChanged: true, reservedChanged: true, changedNamespaces: map[string]bool{}, seen: map[api.Name]bool{},
+		poolsChanged: true, reservedChanged: true, changedNamespaces: map[string]bool{}, warned: map[api.Name][]string{},
 	}
 	a.balancers = kube.Open(s, balancersKind(s.Config().Client, class))
 	a.writer = newBalancerWriter(log, s, a.balancers)
@@ -147,7 +147,7 @@ func (a *Addresses) decide(names []api.Name) {
 	for _, name := range names {
 		if b, ok := a.balancers.Get(name); ok {
 			a.alloc.Set(&b.Service)
-			a.warnDeprecated(b)
+			a.warn(b)
 		} else {
 			a.alloc.Remove(name)
 		}
@@ -180,7 +180,7 @@ func (a *Addresses) release(name api.Name) {
 	b, ok := a.balancers.Get(name)
 	switch {
 	case !ok:
-		delete(a.seen, name)
+		delete(a.warned, name)
 		delete(a.allocations, name)
 		a.writer.Forget(name)
 	case !b.Wanted:
@@ -189,12 +189,16 @@ func (a *Addresses) release(name api.Name) {
 	}
 }
 
-// warnDeprecated reports the annotations with MetalLB's old prefix, once for each Service.
-func (a *Addresses) warnDeprecated(b *Balancer) {
-	if a.seen[b.Name] {
+// warn reports the annotations with MetalLB's old prefix or with an unknown key, again if others are there.
+func (a *Addresses) warn(b *Balancer) {
+	keys := slices.Concat(b.deprecated, b.unknown)
+	if slices.Equal(a.warned[b.Name], keys) {
 		return
 	}
-	a.seen[b.Name] = true
+	a.warned[b.Name] = keys
+	for _, message := range b.unknown {
+		a.events.Event(b.Name, api.Problem{Reason: kube.ReasonUnknownAnnotation, Message: message})
+	}
 	for _, key := range b.deprecated {
 		a.events.Event(b.Name, api.Problem{Reason: reasonDeprecated, Message: fmt.Sprintf("the annotation %s is deprecated [use %s…]", key, metallbPrefix)})
 	}

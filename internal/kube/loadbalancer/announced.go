@@ -65,10 +65,29 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 		in.Services = announce.Related(in.Services, only)
 		pending = slices.DeleteFunc(pending, func(p announce.Pending) bool { return !slices.Contains(only, p.Name) })
 	}
+	a.explainPending(ctx, pending)
 	slices.SortFunc(pending, func(a, b announce.Pending) int { return a.Name.Compare(b.Name) })
 	all := announce.Report(in, announce.Said{Held: held, Standings: standings}, pending)
 	all = append(all, outside.reports(only)...)
 	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
+}
+
+// noController is the reason of Services without an address in a cluster without Fairway's controller.
+const noController = "Fairway's controller, which gives addresses, does not run here [fairway upgrade --component load-balancer, or servicelb]"
+
+// explainPending sets the reason of Services about which no controller says anything if there is no controller. Without
+// the right to list Deployments the reason stays open.
+func (a *Announced) explainPending(ctx context.Context, pending []announce.Pending) {
+	if !slices.ContainsFunc(pending, func(p announce.Pending) bool { return p.Reason == "" }) {
+		return
+	}
+	list, err := a.client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=fairway-controller", Limit: 1})
+	if err != nil || len(list.Items) > 0 {
+		return
+	}
+	for i := range pending {
+		pending[i].Reason = cmp.Or(pending[i].Reason, noController)
+	}
 }
 
 // Stranded reads the API server once, and returns the addresses of node that no other node may announce.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,7 +74,8 @@ func TestAnnounced(t *testing.T) {
 	outside.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeProxy)
 	full := balanced("full")
 	full.Status.Conditions = []metav1.Condition{{Type: conditionMissing, Status: metav1.ConditionTrue, Message: "no available IPs"}}
-	client := fake.NewClientset(
+	controller := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "fairway-controller", Labels: map[string]string{"app.kubernetes.io/name": "fairway-controller"}}}
+	client := fake.NewClientset(controller,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
 		balanced("web", "192.0.2.1", "192.0.2.2"), balanced("new"), full, class, outside,
 		&discoveryv1.EndpointSlice{
@@ -111,6 +113,13 @@ func TestAnnounced(t *testing.T) {
 	}
 	if len(all) != 5 {
 		t.Errorf("%d reports, want 5:\n%s", len(all), got)
+	}
+	if err := client.AppsV1().Deployments("kube-system").Delete(t.Context(), "fairway-controller", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	one, err = a.Report(t.Context(), "shop/new")
+	if err != nil || !strings.Contains(one.Addresses[0].Reason, "Fairway's controller, which gives addresses, does not run here [fairway upgrade") {
+		t.Errorf("without a controller: %v, %v", one.Addresses, err)
 	}
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)

@@ -31,6 +31,9 @@ const (
 	maxRequestedAddresses   = 2
 )
 
+// serviceAnnotations are the keys with MetalLB's prefix that have an effect on a Service.
+var serviceAnnotations = []string{metallbPrefix + annotationPool, metallbPrefix + annotationAddrs, metallbPrefix + annotationShare, metallbPrefix + annotationFrom}
+
 // The ipModes of a load balancer's addresses (KEP-1860): packets reach nodes unchanged, or the load balancer has
 // replaced their destination before they reach the cluster.
 const (
@@ -44,6 +47,7 @@ type Balancer struct {
 	ipam.Service
 	status     balancerStatus
 	deprecated []string // the annotations with MetalLB's old prefix
+	unknown    []string // a message for each annotation with MetalLB's prefix that has no effect
 	local      bool     // externalTrafficPolicy Local
 }
 
@@ -102,6 +106,7 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 		}
 	}
 	b.readRequest(o)
+	b.unknown = kube.UnknownAnnotations(metallbPrefix, "Service", o.Annotations, serviceAnnotations)
 	return b
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +37,19 @@ func TestConvertBalancer(t *testing.T) {
 		return fmt.Sprintf("%s: created=%d labels=%v wanted=%v families=%v prefer=%v ports=%v key=%q backing=%q pool=%q addrs=%v refused=%q assigned=%v of %q\n  status %+v, old names %v\n",
 			s.Name, s.Created, s.Labels, s.Wanted, s.Families, s.PreferDual, s.Ports, s.SharingKey, s.Backing, s.Pool, s.Addrs, s.Refused, s.Assigned, s.AssignedFrom, b.status, b.deprecated)
 	})
+}
+
+// TestMisspelt: an annotation with MetalLB's prefix and without an effect is named. The keys with an effect are not.
+func TestMisspelt(t *testing.T) {
+	o := corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.96.0.5"}}}
+	o.Annotations = map[string]string{
+		"metallb.io/adress-pool": "front", "metallb.io/address-pool": "front", "metallb.io/loadBalancerIPs": "192.0.2.1",
+		"metallb.io/allow-shared-ip": "x", "metallb.io/ip-allocated-from-pool": "front", "example.com/adress-pool": "",
+	}
+	const want = "annotation metallb.io/adress-pool has no effect on a Service [did you mean metallb.io/address-pool?]"
+	if b := ConvertBalancer(&o, ""); !slices.Equal(b.unknown, []string{want}) {
+		t.Errorf("got %q, want %q", b.unknown, want)
+	}
 }
 
 // TestSharedPods: under externalTrafficPolicy Local, two Services share an address only if they have the same pods.

@@ -2,6 +2,7 @@ package loadbalancer
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func (v *Speaker) SubscribeBGP() *BGP {
 	b.Need([]kube.Input{
 		v.services.Marks(b.Subscription), s.SliceFeed().Marks(b.Subscription), v.nodes.Marks(b.Subscription),
 		f.pools.Marks(b.Subscription), f.bgp.Marks(b.Subscription), f.peers.Marks(b.Subscription), f.bfd.Marks(b.Subscription), f.communities.Marks(b.Subscription),
-	}, []kube.Input{b.secrets.Marks(b.Subscription), s.RangeFeed().Marks(b.Subscription)})
+	}, []kube.Input{b.secrets.Marks(b.Subscription), s.RangeFeed().Marks(b.Subscription), f.l2.Marks(b.Subscription)})
 	return b
 }
 
@@ -103,10 +104,19 @@ func (b *BGP) applyState(ctx context.Context, name api.Name, c configState, how 
 // Run writes the reported state until ctx ends, which is no error.
 func (b *BGP) Run(ctx context.Context) error { return b.state.Run(ctx) }
 
-// Report writes the problems of BGPPeers and BGPAdvertisements into this speaker's ConfigurationState.
+// Report writes the problems of BGPPeers and advertisements into this speaker's ConfigurationState.
 func (b *BGP) Report(problems []announce.PeerProblem) {
-	var all []string
-	for _, p := range problems {
+	state := configState{Result: resultValid}
+	if all := b.problems(problems); len(all) > 0 {
+		state = configState{resultInvalid, api.Cut(strings.Join(all, "\n"), 16<<10)}
+	}
+	b.config.set(state)
+	b.state.Set(b.name, state)
+}
+
+// problems returns a sorted message for each problem of BGPPeers and advertisements.
+func (b *BGP) problems(peers []announce.PeerProblem) (all []string) {
+	for _, p := range peers {
 		about := "BGPPeer " + p.Peer
 		if node, ok := announce.PeerNode(p.Peer); ok {
 			about = "Node " + node
@@ -117,21 +127,45 @@ func (b *BGP) Report(problems []announce.PeerProblem) {
 		}
 		all = append(all, text)
 	}
-	for _, a := range b.speaker.BGPAdvertisements() {
-		for _, p := range a.Problems {
-			all = append(all, "BGPAdvertisement "+a.Name+": "+p.Message+"; it announces nothing")
+	invalid := func(kind, name string, problems []api.Problem) {
+		for _, p := range problems {
+			all = append(all, kind+" "+name+": "+p.Message+"; it announces nothing")
 		}
+	}
+	for _, a := range b.speaker.L2Advertisements() {
+		invalid("L2Advertisement", a.Name, a.Problems)
+	}
+	for _, a := range b.speaker.BGPAdvertisements() {
+		invalid("BGPAdvertisement", a.Name, a.Problems)
 		for _, p := range a.Ignored {
 			all = append(all, "BGPAdvertisement "+a.Name+": "+p.Message)
 		}
 	}
-	state := configState{Result: resultValid}
-	if len(all) > 0 {
-		slices.Sort(all)
-		state = configState{resultInvalid, api.Cut(strings.Join(all, "\n"), 16<<10)}
+	all = append(all, b.speaker.withoutPool()...)
+	slices.Sort(all)
+	return all
+}
+
+// withoutPool returns a message for each pool that an advertisement names and that does not exist.
+func (v *Speaker) withoutPool() (all []string) {
+	exist := map[string]bool{}
+	for _, p := range v.Pools() {
+		exist[p.Name] = true
 	}
-	b.config.set(state)
-	b.state.Set(b.name, state)
+	check := func(kind, name string, pools []string) {
+		for _, pool := range pools {
+			if !exist[pool] {
+				all = append(all, fmt.Sprintf("%s %s: there is no IPAddressPool %s", kind, name, kube.ReadAnnotation(pool)))
+			}
+		}
+	}
+	for _, a := range v.L2Advertisements() {
+		check("L2Advertisement", a.Name, a.IPAddressPools)
+	}
+	for _, a := range v.BGPAdvertisements() {
+		check("BGPAdvertisement", a.Name, a.IPAddressPools)
+	}
+	return all
 }
 
 // Metrics reports whether the metallb.io objects have been read, and whether all of them are valid.

@@ -2,6 +2,7 @@ package loadbalancer
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,34 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
+
+// TestAdvertisementsWithoutPool: a speaker's ConfigurationState names the pools that advertisements name and that do not
+// exist, and invalid L2Advertisements.
+func TestAdvertisementsWithoutPool(t *testing.T) {
+	named := func(pools ...any) map[string]any { return map[string]any{"ipAddressPools": pools} }
+	custom := newMetallbAPI(
+		metallbObject("v1beta1", "IPAddressPool", "front", map[string]any{"addresses": []any{"192.0.2.0/24"}}),
+		metallbObject("v1beta1", "L2Advertisement", "right", named("front")),
+		metallbObject("v1beta1", "L2Advertisement", "misspelt", named("front", "frnt")),
+		metallbObject("v1beta1", "BGPAdvertisement", "gone", named("back")),
+		metallbObject("v1beta1", "L2Advertisement", "odd", map[string]any{"preferredNodeSelectors": []any{map[string]any{"weight": int64(0), "preference": map[string]any{}}}}),
+	)
+	s := kube.New(kube.Config{Log: slog.New(slog.DiscardHandler), NodeName: "node-1", Custom: custom, LoadBalancerNamespace: "metallb-system", Client: fake.NewClientset()})
+	b := SubscribeSpeaker(s, "").SubscribeBGP()
+	runUntilEnd(t, s)
+	waitFor(t, b.Synced(), "Synced")
+	for end := time.Now().Add(30 * time.Second); len(b.speaker.L2Advertisements()) < 3 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	got := b.problems([]announce.PeerProblem{{Peer: "tor", Reason: "no"}})
+	want := []string{
+		"BGPAdvertisement gone: there is no IPAddressPool back", "BGPPeer tor: no", "L2Advertisement misspelt: there is no IPAddressPool frnt",
+		"L2Advertisement odd: preferredNodeSelectors[0]: weight 0 is not in 1-100; it announces nothing",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
 
 // TestBGP: a speaker's BGP reads its objects and the passwords that BGPPeers may name. It writes its errors into a
 // ConfigurationState.
