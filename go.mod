@@ -68,7 +68,6 @@ require (
 	github.com/xlab/treeprint v1.2.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	k8s.io/streaming v0.37.1 // indirect
 )
 
 require (

@@ -32,7 +32,8 @@ var others = []string{
 	"CoreV1().Namespaces", // loadbalancer.Addresses: of the controller
 	"CoreV1().ConfigMaps", // loadbalancer.Speaker: of the speaker
 	"CoreV1().Secrets",
-	"AppsV1()", // kube.Agents.Parts and kube.Inspect: of a person with fairway status or doctor
+	"CoreV1().RESTClient", // kube.Agents.Exec, kube.PodPorts: of a person with fairway path or forward
+	"AppsV1()",            // kube.Agents.Parts and kube.Inspect: of a person with fairway status or doctor
 }
 
 var asked = regexp.MustCompile(`\b(\w+V\d\w*\(\))(\.\w+)?`)
@@ -60,7 +61,7 @@ func TestRoleIsWhatTheAgentAsks(t *testing.T) {
 		want[a.resource] = a.verbs
 	}
 	want["clusternetworkpolicies.policy.networking.k8s.io"] = "list watch" // kube.Policies, by the client for custom resources
-	want["nodes/status"] = "patch" // Store.ClearNetworkUnavailable
+	want["nodes/status"] = "patch"                                         // Store.ClearNetworkUnavailable
 	have := make(map[string]string)
 	for _, role := range agentRoles(t) {
 		for _, r := range role.Rules {
