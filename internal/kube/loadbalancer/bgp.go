@@ -73,14 +73,18 @@ func (b *BGP) openState() {
 	b.states = kube.Open(s, states)
 	b.state = kube.NewStatusWriter(kube.StatusConfig[configState]{Log: s.Config().Log, Owner: speakerOwner, Kind: "configurationstates",
 		Apply: b.applyState,
+		// Without its Node, which owns the object, it is not written: it would stay for ever.
 		Have: func(name api.Name) (configState, bool) {
+			if b.speaker.ownUID() == "" {
+				return configState{}, false
+			}
 			c, ok := b.states.Get(name)
 			if ok && c.owner != b.speaker.ownUID() {
 				return configState{}, true
 			}
 			return ptr.Deref(c, speakerState{}).configState, ok
 		},
-		Make: func() bool { return b.states.Input().Listed() },
+		Make: func() bool { return b.states.Input().Listed() && b.speaker.ownUID() != "" },
 	})
 	b.speaker.nodes.Follow(func(name api.Name, _, _ *announce.Node, _ int64) {
 		if name.Name == s.Config().NodeName {

@@ -64,7 +64,7 @@ func TestBGP(t *testing.T) {
 	}
 	s := kube.New(kube.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: "node-1", Custom: custom, LoadBalancerNamespace: "metallb-system",
-		Client: fake.NewClientset(secret("bgp", corev1.SecretTypeBasicAuth), secret("other", corev1.SecretTypeOpaque)),
+		Client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "1234"}}, secret("bgp", corev1.SecretTypeBasicAuth), secret("other", corev1.SecretTypeOpaque)),
 	})
 	b := SubscribeSpeaker(s, "").SubscribeBGP()
 	runUntilEnd(t, s)

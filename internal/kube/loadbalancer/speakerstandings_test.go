@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -120,7 +121,9 @@ func TestStateGoesWithItsNode(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 			o, err := announceKind{resource: "configurationstates"}.client(server, "metallb-system").Get(t.Context(), "speaker-node-1", metav1.GetOptions{})
-			if err != nil {
+			if apierrors.IsNotFound(err) && time.Now().Before(end) {
+				continue
+			} else if err != nil {
 				t.Fatal(err)
 			}
 			if all := o.GetOwnerReferences(); len(all) == 1 && all[0].Kind == "Node" && all[0].Name == "node-1" && string(all[0].UID) == want {
@@ -134,6 +137,18 @@ func TestStateGoesWithItsNode(t *testing.T) {
 	nodes := s.Config().Client.CoreV1().Nodes()
 	if err := nodes.Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
+	}
+	for end := time.Now().Add(60 * time.Second); b.speaker.ownUID() != "" && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	states := announceKind{resource: "configurationstates"}.client(server, "metallb-system")
+	if err := states.Delete(t.Context(), "speaker-node-1", metav1.DeleteOptions{}); err != nil { // the garbage collector
+		t.Fatal(err)
+	}
+	b.Report([]announce.PeerProblem{{Peer: "tor", Reason: "no"}})
+	time.Sleep(1500 * time.Millisecond) // longer than the pause between two writes
+	if o, err := states.Get(t.Context(), "speaker-node-1", metav1.GetOptions{}); err == nil {
+		t.Fatalf("the speaker of a deleted Node wrote %v, which would stay for ever", o.Object)
 	}
 	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "5678"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -2,9 +2,11 @@ package install
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -203,6 +205,30 @@ metadata:
 	pods, err := i.podsOf(t.Context(), coredns)
 	if err != nil || len(pods) != 1 || pods[0].Name != "coredns-5d4f-x" {
 		t.Errorf("the pods of coredns are %v, %v", pods, err)
+	}
+}
+
+// TestPodsOfDeletedNodes: nobody waits for the pods of a node that was deleted. Pods on other nodes count.
+func TestPodsOfDeletedNodes(t *testing.T) {
+	const pod = `apiVersion: v1
+kind: Pod
+metadata:
+  name: coredns-5d4f-x
+  namespace: kube-system
+  labels: {k8s-app: kube-dns, pod-template-hash: 5d4f}
+  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: coredns-5d4f, uid: "1", controller: true}]
+spec: {nodeName: gone}`
+	api := newFake(t, cluster(t, "kubeadm")+"\n---\n"+pod)
+	i := installer(api, &bytes.Buffer{})
+	coredns, _ := api.Get(t.Context(), coreDNSRef)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := i.waitGone(ctx, one(coredns)); err != nil {
+		t.Error(err)
+	}
+	there := newFake(t, cluster(t, "kubeadm")+"\n---\n"+strings.Replace(pod, "gone", "node-1", 1))
+	if pods, err := installer(there, &bytes.Buffer{}).podsOnNodes(t.Context(), coredns); err != nil || len(pods) != 1 {
+		t.Errorf("the pods on nodes are %v, %v", pods, err)
 	}
 }
 

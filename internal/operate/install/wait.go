@@ -105,6 +105,19 @@ func (i *Installer) podsOf(ctx context.Context, o *unstructured.Unstructured) ([
 	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !owns(objects.RefOf(o), &p) }), err
 }
 
+// podsOnNodes lists the pods of a workload without pods of deleted nodes. Nobody ends those: the API server's garbage
+// collector removes them after a minute.
+func (i *Installer) podsOnNodes(ctx context.Context, o *unstructured.Unstructured) ([]corev1.Pod, error) {
+	pods, err := i.podsOf(ctx, o)
+	if err != nil || len(pods) == 0 {
+		return pods, err
+	}
+	nodes, err := list[corev1.Node](ctx, i.API, "v1", "Node", "", "")
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+		return p.Spec.NodeName != "" && !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName })
+	}), err
+}
+
 // troubles returns what keeps a workload's pods from running, in the kubelet's words.
 func (i *Installer) troubles(ctx context.Context, o *unstructured.Unstructured) (map[string]bool, error) {
 	pods, err := i.podsOf(ctx, o)
@@ -157,7 +170,7 @@ func (i *Installer) waitGone(ctx context.Context, gone []*unstructured.Unstructu
 	for _, o := range workloads(gone) {
 		said := -1
 		err := i.until(ctx, func(ctx context.Context) (bool, error) {
-			pods, err := i.podsOf(ctx, o)
+			pods, err := i.podsOnNodes(ctx, o)
 			if err == nil && len(pods) != said {
 				said = len(pods)
 				i.say("%s: %d pods left", objects.RefOf(o), said)
