@@ -274,6 +274,9 @@ func checkContainer(t *testing.T, all []runtime.Object, pod corev1.PodSpec, c co
 	for _, from := range c.EnvFrom {
 		find[*corev1.ConfigMap](t, base(t), from.ConfigMapRef.Name)
 	}
+	if c.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError {
+		t.Errorf("%s: the reason why it ended is in its log only", c.Name)
+	}
 	used := make(map[string]bool)
 	for _, m := range reference.FindAllStringSubmatch(strings.Join(c.Command, "\n"), -1) {
 		used[m[1]] = true
