@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -52,7 +53,7 @@ func Check(path string, data []byte) Report {
 	r.Errors = append(r.Errors, duplicateZones(blocks)...)
 	if len(r.Errors) == 0 {
 		if err := setUp(path, data); err != nil {
-			r.Errors = append(r.Errors, err.Error())
+			r.Errors = append(r.Errors, located(r.Servers, err.Error()))
 		}
 	}
 	if len(r.Errors) == 0 {
@@ -60,6 +61,28 @@ func Check(path string, data []byte) Report {
 	}
 	return r
 }
+
+// located puts file and line of the plugin in front of its error, if one line uses the plugin.
+func located(servers []ServerBlock, message string) string {
+	m := pluginError.FindStringSubmatch(message)
+	if m == nil {
+		return message
+	}
+	var at []string
+	for _, s := range servers {
+		for _, d := range s.Plugins {
+			if strings.Fields(d.Text)[0] == m[1] {
+				at = append(at, d.At)
+			}
+		}
+	}
+	if len(at) != 1 {
+		return message
+	}
+	return at[0] + ": " + message
+}
+
+var pluginError = regexp.MustCompile(`^plugin/(\w+): `)
 
 // setUp lets every plugin read its block, and starts none.
 func setUp(path string, data []byte) error {
@@ -110,7 +133,11 @@ func unknownPlugins(path string, blocks []caddyfile.ServerBlock) (unknown []stri
 	for _, b := range blocks {
 		for _, d := range directives(path, b) {
 			if name := strings.Fields(d.Text)[0]; !slices.Contains(known, name) {
-				unknown = append(unknown, fmt.Sprintf("%s: plugin %q is not built in", d.At, name))
+				message := fmt.Sprintf("%s: plugin %q is not built in", d.At, name)
+				if near := text.Closest(name, known); near != "" {
+					message += " [did you mean " + near + "?]"
+				}
+				unknown = append(unknown, message)
 			}
 		}
 	}

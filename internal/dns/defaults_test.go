@@ -164,11 +164,12 @@ func TestWhatCheckRefuses(t *testing.T) {
 		{".:53 {\n errors\n route53 a:b\n forward . 192.0.2.1\n}\nx.example {\n dnssec\n etcd {\n  path /x\n }\n}\n",
 			"Corefile:3: plugin \"route53\" is not built in|Corefile:7: plugin \"dnssec\" is not built in|Corefile:8: plugin \"etcd\" is not built in"},
 		{". {\n cache 30 {\n  bla\n }\n}\n", "Corefile:3 - "},
-		{". {\n kubernetes cluster.local {\n  pods sometimes\n }\n}\n", "wrong value for pods"},
+		{". {\n kubernetes cluster.local {\n  pods sometimes\n }\n}\n", "Corefile:2: plugin/kubernetes: wrong value for pods"},
+		{". {\n forwrd . 192.0.2.1\n}\n", "Corefile:2: plugin \"forwrd\" is not built in [did you mean forward?]"},
 		{". {\n cache\n", "Unexpected token"},
 		{"", "no server block"},
 		{". {\n cache\n}\n. {\n cache\n}\n", "two server blocks have the zone"},
-		{". {\n hosts {\n  ttl x\n }\n}\n", "plugin/hosts"},
+		{". {\n hosts {\n  ttl x\n }\n}\n", "Corefile:2: plugin/hosts"},
 	} {
 		r := Check("Corefile", []byte(c.text))
 		text := strings.Join(r.Errors, "|")

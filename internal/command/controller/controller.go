@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -116,7 +115,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 		return err
 	}
 	log.Info("starting", "version", version, "identity", o.identity, "loadBalancer", o.balancer)
-	registry := prometheus.NewRegistry()
+	registry := command.NewRegistry()
 	standing := &kube.Standing{}
 	election := kube.Election{Standing: standing, Log: log, Client: client, Namespace: cmp.Or(o.namespace, "kube-system"), Name: "fairway-controller", Identity: o.identity}
 	g, ctx := errgroup.WithContext(ctx)

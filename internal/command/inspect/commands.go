@@ -181,8 +181,17 @@ do not enforce policies, the answer says so, and the status is 0.`,
 		}
 		return err
 	})
+	for _, name := range ofServices {
+		c.Flags().Lookup(name).Hidden = true
+	}
 	c.RunE = command.ErrorStatus(2, c.RunE)
 	return c
+}
+
+// ofServices are the agent's flags that concern Services only. fairway policy accepts them, and does not list them.
+var ofServices = []string{
+	"config", "ipvs-scheduler", "nftables-masquerade-bit", "proxy-mode", "bind-address", "cluster-cidr", "detect-local-mode", "masquerade-all",
+	"nodeport-addresses", "pod-bridge-interface", "pod-interface-name-prefix", "empty-after", "refuse-external-ips", "service-limits",
 }
 
 // offerServices offers the Services in the kernel of this node.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -65,7 +66,7 @@ func (f *Flags) applySettings() error {
 		flag := f.fs.Lookup(s.Flag)
 		f.given[s.Flag] = givenFlag{valueOf(flag), flag.Changed}
 		if err := set(f.fs, s.Flag, []string{value}); err != nil {
-			return fmt.Errorf("setting %s: %w", key, err)
+			return fmt.Errorf("setting %s: %w", key, cmp.Or(s.Check(value), err)) // Check's words are not Go's
 		}
 	}
 	return nil

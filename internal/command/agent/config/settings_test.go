@@ -45,6 +45,11 @@ func TestSettingsGo(t *testing.T) {
 			t.Errorf("with %+v: %s", c, got)
 		}
 	}
+	write("REFUSE_EXTERNAL_IPS", "maybe")
+	if _, err := flags.Load(); err == nil || err.Error() != `setting REFUSE_EXTERNAL_IPS: "maybe" is not one of true, false` {
+		t.Errorf("a word that is no truth value: %v", err)
+	}
+	write("REFUSE_EXTERNAL_IPS", "true")
 	t.Setenv("HOST_IP", "")
 	write("METRICS_BIND_ADDRESS", "node")
 	if _, err := flags.Load(); err == nil || !strings.Contains(err.Error(), `--metrics-bind-address: "node" is the address in $HOST_IP, which is ""`) {
