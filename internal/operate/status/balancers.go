@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // LoadBalancers lists the addresses of Services of type LoadBalancer with the nodes that announce them.
@@ -120,8 +121,13 @@ func (b LoadBalancers) since(t time.Time) string {
 	return " (for " + age(b.Time, t) + ")"
 }
 
+// section writes lines under a head. They fit a terminal.
 func section(w io.Writer, head string, lines []string) {
-	if len(lines) > 0 {
-		fmt.Fprintf(w, "\n%s\n  %s\n", head, strings.Join(lines, "\n  "))
+	if len(lines) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%s\n", head)
+	for _, line := range lines {
+		fmt.Fprintln(w, text.Indented(line, "  "))
 	}
 }
