@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/kube"
@@ -56,17 +57,13 @@ func (p *published) node() status.Node {
 
 // node returns the current status.
 func (s *agentStatus) node() status.Node {
-	v := s.state.Verdict()
 	n := status.Node{
 		Node: s.cfg.NodeName, Version: s.version, Mode: s.cfg.Mode, Configured: s.configured, PodNetwork: s.cfg.PodNetwork, NetworkPolicies: s.cfg.NetworkPolicy,
-		Started: s.started, InSync: v.Queued.IsZero() && !v.Synced.IsZero(), Since: v.Queued,
-		Drift: status.Drift{Restored: v.Restored, Last: v.LastRestored}, OtherProxies: []string{}, Time: v.Now,
+		Started: s.started, OtherProxies: []string{},
 	}
-	switch {
-	case s.cfg.Mode == datapath.None: // no rules to write, so nothing waits
+	failed := command.Written(&n, s.state.Verdict())
+	if s.cfg.Mode == datapath.None { // no rules to write, so nothing waits
 		n.InSync, n.Since = true, s.started
-	case n.InSync:
-		n.Since = v.Synced
 	}
 	if t := s.applied.Table(); t != nil {
 		n.Services, n.Addresses, n.Endpoints = s.counter.Count(t)
@@ -77,7 +74,7 @@ func (s *agentStatus) node() status.Node {
 	if others := s.otherModes.Load(); others != nil {
 		n.OtherProxies = append(n.OtherProxies, *others...)
 	}
-	s.board.Set(status.RulesNotWritten, text(v.Failed))
+	s.board.Set(status.RulesNotWritten, failed)
 	s.board.Set(status.NodeNotEligible, s.notEligible())
 	s.board.Set(status.APIReadFailed, s.unread())
 	s.board.Set(status.ListDoubted, s.doubted())

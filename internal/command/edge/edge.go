@@ -27,6 +27,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
+	"github.com/fairway-net/fairway/internal/operate/status"
 	"github.com/fairway-net/fairway/internal/podnetwork/plan"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/proxy/health"
@@ -186,6 +187,8 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	answers := &edgeStatus{started: time.Now(), version: m.env.Version, mode: mode, store: store, state: state, applied: applied, speaks: speaks, cutOff: prober.CutOff}
+	g.Go(func() error { return status.Serve(ctx, m.log, lock.Status, answers.node) })
 	if m.cfg.Metrics != "" {
 		g.Go(func() error {
 			return command.Serve(ctx, m.cfg.Metrics, "metricsBindAddress", registry, command.Checks{"/healthz": healthy(state, speaks)})

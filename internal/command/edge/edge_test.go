@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairway-net/fairway/internal/operate/status"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
@@ -34,6 +35,10 @@ func TestEdgeInstances(t *testing.T) {
 		}
 	}
 	l.even(localVIP)
+
+	if n := l.status(); !n.OK() || !strings.HasSuffix(n.Node, " (edge)") || n.Mode != "nftables" || n.Services != 3 {
+		t.Errorf("fairway status: %+v", n)
+	}
 
 	c, err := l.net.Outside.Dial("tcp", localVIP, 10*time.Second)
 	l.must(err)
@@ -125,6 +130,16 @@ func TestEdgePods(t *testing.T) {
 	if tables, routes := l.cleanup(path); tables != "" || routes != "" {
 		t.Errorf("left after cleanup: %q, routes %q", tables, routes)
 	}
+}
+
+// status asks the edge's machine what fairway status asks there.
+func (l *edgeLab) status() (n status.Node) {
+	l.t.Helper()
+	l.must(l.edge.Do(func() (err error) {
+		n, err = status.Ask(l.t.Context())
+		return err
+	}))
+	return n
 }
 
 // never returns what reports whether 30 connections in a row are answered, none of them by the

@@ -22,6 +22,8 @@ const (
 	PodOverShare      = "PodOverShare"      // a pod takes more than its share of what all pods of the node use
 	ForwardingDropped = "ForwardingDropped" // another program drops forwarded packets
 	PodNetworkProblem = "PodNetworkProblem" // pods of another node are not reached, or a podCIDR is refused
+	NodesSilent       = "NodesSilent"       // no node answers an edge's health checks
+	NotAnnouncing     = "NotAnnouncing"     // an edge does not announce its addresses
 	NodeNotEligible   = "NodeNotEligible"   // the Node object is missing or about to be deleted
 )
 

@@ -84,8 +84,10 @@ func (n Node) WriteTable(w io.Writer, _ bool) error {
 	}
 	row("version", "%s, running for %s", n.Version, age(n.Time, n.Started))
 	row("mode", "%s", n.mode())
-	row("pod network", "%s", n.PodNetwork)
-	row("policies", "%s", map[bool]string{true: "enforced", false: "not enforced"}[n.NetworkPolicies])
+	if n.PodNetwork != "" { // else it is an edge
+		row("pod network", "%s", n.PodNetwork)
+		row("policies", "%s", map[bool]string{true: "enforced", false: "not enforced"}[n.NetworkPolicies])
+	}
 	if n.Drained {
 		row("drained", "yes, load balancers keep off [fairway drain %s --undo ends that]", n.Node)
 	}
