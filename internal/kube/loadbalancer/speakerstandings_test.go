@@ -146,9 +146,11 @@ func TestStateGoesWithItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Report([]announce.PeerProblem{{Peer: "tor", Reason: "no"}})
-	time.Sleep(1500 * time.Millisecond) // longer than the pause between two writes
-	if o, err := states.Get(t.Context(), "speaker-node-1", metav1.GetOptions{}); err == nil {
-		t.Fatalf("the speaker of a deleted Node wrote %v, which would stay for ever", o.Object)
+	// Longer than the pause between two writes.
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if o, err := states.Get(t.Context(), "speaker-node-1", metav1.GetOptions{}); err == nil {
+			t.Fatalf("the speaker of a deleted Node wrote %v, which would stay for ever", o.Object)
+		}
 	}
 	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "5678"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
