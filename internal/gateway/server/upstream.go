@@ -176,7 +176,8 @@ func (u *upstream) close() {
 	u.transport.CloseIdleConnections()
 }
 
-// next returns the endpoint for the next attempt: the session's, the hash's, or the next in turn.
+// next returns the endpoint for the next attempt: the session's, the hash's, or the next in turn. A rule with retries begins
+// again with the first endpoint after the last.
 func (x *exchange) next() *endpoint {
 	u := x.backend.upstream
 	rule := x.decision.Rule
@@ -188,6 +189,9 @@ func (x *exchange) next() *endpoint {
 		e = u.pickHash(x.hashKey(), x.tried, x.started)
 	default:
 		e = u.pick(x.tried, x.started)
+	}
+	if e == nil && rule.Retry != nil && !rule.Retry.ConnectOnly {
+		e = u.pick(nil, x.started) // all were tried; Attempts ends it
 	}
 	if e == nil {
 		return nil
