@@ -193,17 +193,25 @@ func (h *HeaderChange) fault() string {
 	return ""
 }
 
-// validHeaderName reports whether a name is a token of RFC 9110.
+// validHeaderName reports whether a name is a token.
 func validHeaderName(name string) bool {
 	for i := range len(name) {
-		b := name[i]
-		letter := b|0x20 >= 'a' && b|0x20 <= 'z' || b >= '0' && b <= '9'
-		if !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(b)) || b >= 0x80 {
+		if !IsToken(name[i]) {
 			return false
 		}
 	}
 	return name != ""
 }
+
+// IsToken reports whether a byte may be part of a method or of a header's name (RFC 9110, section 5.6.2).
+func IsToken(b byte) bool { return tokens[b] }
+
+var tokens = func() (is [256]bool) {
+	for b := range is {
+		is[b] = b|0x20 >= 'a' && b|0x20 <= 'z' || b >= '0' && b <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", byte(b)) >= 0
+	}
+	return is
+}()
 
 // maxPattern is the length of a regular expression.
 const maxPattern = 1024

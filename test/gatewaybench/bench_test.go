@@ -105,9 +105,18 @@ type series []sample
 
 // micros returns the median of the CPU.
 func (s series) micros() float64 {
+	return s.median(func(i int) float64 { return s[i].micros })
+}
+
+// beside returns the median ratio of the CPU to that of another candidate in the same round.
+func (s series) beside(o series) float64 {
+	return s.median(func(i int) float64 { return s[i].micros / o[i].micros })
+}
+
+func (s series) median(of func(round int) float64) float64 {
 	values := make([]float64, len(s))
 	for i := range s {
-		values[i] = s[i].micros
+		values[i] = of(i)
 	}
 	slices.Sort(values)
 	return values[len(values)/2]
@@ -136,7 +145,7 @@ func BenchmarkGateway(b *testing.B) {
 	big := w
 	big.Routes, big.Certificates = 3000, 500
 	all := []*candidate{startNginx(b, w), startCaddy(b, w), startOurs(b, w), startOurs(b, big)}
-	rounds, turn := number("FAIRWAY_BENCH_ROUNDS", 5), 2*time.Second
+	rounds, turn := number("FAIRWAY_BENCH_ROUNDS", 10), time.Second
 	only := regexp.MustCompile(os.Getenv("FAIRWAY_BENCH_LOADS"))
 	for b.Loop() {
 		for _, l := range loads(b) {
@@ -182,6 +191,6 @@ func show(b *testing.B, load string, all []*candidate, results map[*candidate]se
 	first := results[all[0]]
 	for _, c := range all {
 		s := results[c]
-		b.Logf("%-24s %-22s %6.1f µs of CPU (%.2f)   %7.0f a second (%.2f)", load, c.name, s.micros(), s.micros()/first.micros(), s.rate(), s.rate()/first.rate())
+		b.Logf("%-24s %-22s %6.1f µs of CPU (%.2f)   %7.0f a second (%.2f)", load, c.name, s.micros(), s.beside(first), s.rate(), s.rate()/first.rate())
 	}
 }

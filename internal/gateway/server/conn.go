@@ -14,16 +14,18 @@ import (
 	"github.com/fairway-net/fairway/internal/gateway"
 )
 
-// A conn is a connection of a client. If Conn is of TLS, tls has the handshake's result.
+// A conn is a connection of a client. Its goroutine replaces Conn as it learns more. If Conn is of TLS, tls has the
+// handshake's result.
 type conn struct {
 	net.Conn
-	port   uint16
-	peer   netip.AddrPort // the other end of the TCP connection
-	client netip.Addr     // the peer, or what the PROXY protocol of a trusted peer says
-	tls    *tls.ConnectionState
-	name   string       // the handshake's server name in lower case
-	resets atomic.Int32 // streams that the client reset, less those that were answered
-	idle   atomic.Bool  // it waits for a request, so drain may close it
+	accepted net.Conn // as the listener returned it; every goroutine may close it
+	port     uint16
+	peer     netip.AddrPort // the other end of the TCP connection
+	client   netip.Addr     // the peer, or what the PROXY protocol of a trusted peer says
+	tls      *tls.ConnectionState
+	name     string       // the handshake's server name in lower case
+	resets   atomic.Int32 // streams that the client reset, less those that were answered
+	idle     atomic.Bool  // it waits for a request, so drain may close it
 }
 
 // conns are the open connections.
@@ -68,7 +70,7 @@ func (s *conns) closeIf(f func(*conn) bool) {
 	defer s.mu.Unlock()
 	for c := range s.open {
 		if f(c) {
-			_ = c.Conn.Close()
+			_ = c.accepted.Close()
 		}
 	}
 }

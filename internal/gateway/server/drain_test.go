@@ -19,7 +19,7 @@ import (
 // TestDrain: after the end is asked for, readiness fails, new connections are still served, kept ones end after their answer, and
 // a request in progress gets its answer.
 func TestDrain(t *testing.T) {
-	b := start(t, Config{DrainDelay: 500 * time.Millisecond})
+	b := start(t, Config{DrainDelay: 2 * time.Second})
 	if b.srv.Ready() == nil {
 		t.Error("ready without a table")
 	}
@@ -27,7 +27,7 @@ func TestDrain(t *testing.T) {
 	at := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			entered <- true
-			<-time.After(900 * time.Millisecond)
+			<-time.After(2400 * time.Millisecond)
 		}
 		echo(w, r)
 	})

@@ -25,9 +25,7 @@ type h1conn struct {
 
 // serve serves the requests of the connection, one after the other.
 func (k *h1conn) serve() {
-	if t, ok := k.conn.Conn.(*net.TCPConn); ok {
-		k.raw, _ = t.SyscallConn()
-	}
+	k.unwrap()
 	for first := true; ; first = false {
 		r, err := k.wait(first)
 		if err != nil {
@@ -49,6 +47,17 @@ func (k *h1conn) serve() {
 		if !more || k.srv.draining.Load() {
 			return
 		}
+		k.unwrap()
+	}
+}
+
+// unwrap prepares to wait without a buffer, once the bytes that the PROXY protocol's reader has read too many are used up.
+func (k *h1conn) unwrap() {
+	if p, ok := k.conn.Conn.(*prefixed); ok && (p.r == nil || p.r.Buffered() == 0) {
+		k.conn.Conn = p.Conn
+	}
+	if t, ok := k.conn.Conn.(*net.TCPConn); ok && k.raw == nil {
+		k.raw, _ = t.SyscallConn()
 	}
 }
 

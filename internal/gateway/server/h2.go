@@ -205,7 +205,7 @@ func (s *Server) countReset(c *conn, req *http.Request) {
 		}
 	case c.resets.Add(1) == maxResets:
 		s.metrics.refused.WithLabelValues("resets").Inc()
-		_ = c.Conn.Close()
+		_ = c.accepted.Close()
 	}
 }
 

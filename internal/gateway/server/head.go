@@ -3,6 +3,8 @@ package server
 import (
 	"bytes"
 	"errors"
+
+	"github.com/fairway-net/fairway/internal/gateway"
 )
 
 // A head is what the server must know of a request's head before it believes a parser.
@@ -55,7 +57,7 @@ func inspect(b []byte) (h head, err error) {
 			break
 		}
 		colon := 0
-		for colon < len(line) && tokens[line[colon]] {
+		for colon < len(line) && gateway.IsToken(line[colon]) {
 			colon++
 		}
 		switch {
@@ -91,7 +93,7 @@ func requestLine(line []byte) (old bool, err error) {
 		return false, errLine
 	}
 	for _, c := range line[:method] {
-		if !tokens[c] {
+		if !gateway.IsToken(c) {
 			return false, errLine
 		}
 	}
@@ -202,11 +204,3 @@ func number(b []byte) (n int64, ok bool) {
 	}
 	return n, true
 }
-
-// tokens are the characters of a method and of a header's name (RFC 9110, section 5.6.2).
-var tokens = func() (t [256]bool) {
-	for c := range 256 {
-		t[c] = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0
-	}
-	return t
-}()

@@ -90,7 +90,7 @@ func (s *Server) accept(l net.Listener, port uint16) {
 			continue
 		}
 		peer := addrOf(c.RemoteAddr())
-		k := &conn{Conn: c, port: port, peer: peer, client: peer.Addr()}
+		k := &conn{Conn: c, accepted: c, port: port, peer: peer, client: peer.Addr()}
 		if !s.conns.add(k, s.MaxConns) {
 			s.metrics.refused.WithLabelValues("connections").Inc()
 			_ = c.Close()

@@ -3,6 +3,7 @@ package server
 import (
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ type metrics struct {
 	connections     prometheus.GaugeFunc
 	ejected         prometheus.GaugeFunc
 	all             []prometheus.Collector
+	meterMu         sync.Mutex // guards the making and forgetting of meters
 }
 
 // routeLabels are the labels of a listener's route.
@@ -101,8 +103,8 @@ func (m *metrics) meterOf(r *ruleState, l *gateway.Listener) *meter {
 			return k
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	m.meterMu.Lock()
+	defer m.meterMu.Unlock()
 	k := &meter{listener: l, labels: labelsOf(r.rule, l)}
 	for i := range k.codes {
 		class := "none"
@@ -130,13 +132,27 @@ func labelsOf(rule *gateway.Rule, l *gateway.Listener) []string {
 	return labels
 }
 
-// forget removes the metrics of a rule that had no requests for a while.
-func (m *metrics) forget(r *ruleState) {
-	for _, k := range *r.meters.Load() {
-		match := prometheus.Labels{"gateway": k.labels[0], "listener": k.labels[1], "route": k.labels[2]}
-		m.requests.DeletePartialMatch(match)
-		m.duration.DeletePartialMatch(match)
-		m.sentBytes.DeletePartialMatch(match)
+// forget removes the metrics of rules that had no requests for a while, unless a rule that stays has the same labels: rules
+// of one route share them, and so do a rule and its next version.
+func (m *metrics) forget(gone, stay []*ruleState) {
+	m.meterMu.Lock()
+	defer m.meterMu.Unlock()
+	used := map[[3]string]bool{}
+	for _, r := range stay {
+		for _, k := range *r.meters.Load() {
+			used[[3]string(k.labels)] = true
+		}
+	}
+	for _, r := range gone {
+		for _, k := range *r.meters.Load() {
+			if used[[3]string(k.labels)] {
+				continue
+			}
+			match := prometheus.Labels{"gateway": k.labels[0], "listener": k.labels[1], "route": k.labels[2]}
+			m.requests.DeletePartialMatch(match)
+			m.duration.DeletePartialMatch(match)
+			m.sentBytes.DeletePartialMatch(match)
+		}
 	}
 }
 

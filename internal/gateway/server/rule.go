@@ -2,7 +2,6 @@ package server
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,6 @@ type ruleState struct {
 	mirrors  []*backendState
 	limits   *limiter
 	used     atomic.Int64 // seconds since 1970
-	mu       sync.Mutex
 	meters   atomic.Pointer[[]*meter]
 }
 

@@ -242,13 +242,15 @@ func (s *Server) drain(tick <-chan time.Time) {
 // clean forgets what was not used for a while: rules, upstreams and idle connections.
 func (s *Server) clean(now time.Time) {
 	used := map[*upstream]bool{}
+	var gone, stay []*ruleState
 	s.rules.Range(func(key, value any) bool {
 		r := value.(*ruleState)
 		if now.Sub(time.Unix(r.used.Load(), 0)) > ruleIdle {
 			s.rules.Delete(key)
-			s.metrics.forget(r)
+			gone = append(gone, r)
 			return true
 		}
+		stay = append(stay, r)
 		for _, b := range r.backends {
 			used[b.upstream] = true
 		}
@@ -257,6 +259,7 @@ func (s *Server) clean(now time.Time) {
 		}
 		return true
 	})
+	s.metrics.forget(gone, stay)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, u := range s.upstreams {
