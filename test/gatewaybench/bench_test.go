@@ -130,18 +130,23 @@ func (s series) rate() (best float64) {
 	return best
 }
 
-// BenchmarkGateway prints CPU and rate of each candidate under each load.
-func BenchmarkGateway(b *testing.B) {
+// benchWorld returns a small world, or skips the benchmark if a program is missing.
+func benchWorld(b *testing.B) world {
 	for _, program := range []string{"nginx", "caddy", "wrk", "h2load"} {
 		if _, err := exec.LookPath(program); err != nil {
-			b.Skip("needs ", program, ": make bench-gateway installs it")
+			b.Skip("needs ", program, ": make bench-gateway unpacks it")
 		}
 	}
 	cert, key, err := certificate()
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := world{Backend: backend(b), GRPC: grpcBackend(b), Routes: 10, Certificates: 10, Cert: cert, Key: key}
+	return world{Backend: backend(b), GRPC: grpcBackend(b), Routes: 10, Certificates: 10, Cert: cert, Key: key}
+}
+
+// BenchmarkGateway prints CPU and rate of each candidate under each load.
+func BenchmarkGateway(b *testing.B) {
+	w := benchWorld(b)
 	big := w
 	big.Routes, big.Certificates = 3000, 500
 	all := []*candidate{startNginx(b, w), startCaddy(b, w), startOurs(b, w), startOurs(b, big)}
