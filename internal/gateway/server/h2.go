@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -97,6 +96,9 @@ type h2request struct {
 	client netip.Addr
 	x      exchange
 	w      *countingWriter
+
+	early    sync.Mutex // held while an informational answer is written
+	answered bool       // no informational answer may come any more
 }
 
 // Method implements gateway.Request, as do the next methods.
@@ -332,81 +334,4 @@ func (a *reply) text(h header) string {
 	}
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	return strconv.Itoa(a.code) + " " + http.StatusText(a.code) + "\n"
-}
-
-// A bufferPool gives httputil.ReverseProxy its buffers.
-type bufferPool struct{}
-
-// Get implements httputil.BufferPool.
-func (bufferPool) Get() []byte { return *buffers.Get().(*[]byte) }
-
-// Put implements httputil.BufferPool.
-func (bufferPool) Put(b []byte) { buffers.Put(&b) }
-
-// proxyH2 forwards the request.
-func (s *Server) proxyH2(r *h2request) {
-	x := &r.x
-	var p httputil.ReverseProxy
-	p = httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) {
-			// ReverseProxy has removed these headers, and x.forwarded has set them for this client.
-			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-				if v := p.In.Header[name]; v != nil {
-					p.Out.Header[name] = v
-				}
-			}
-			if _, ok := p.In.Header["User-Agent"]; !ok {
-				p.Out.Header["User-Agent"] = nil // not Go's
-			}
-		},
-		Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
-			if req.Body != nil {
-				req.Body = r.req.Body // without ReverseProxy's wrapper: a whole body can be sent again
-			}
-			resp, answer := x.roundTrip(req)
-			if answer != nil {
-				x.reason = answer.reason
-				return answer.response(req), nil
-			}
-			x.respond(netHeader{resp.Header})
-			if n := resp.ContentLength; n >= 0 && n <= int64(s.MaxBuffered) {
-				p.FlushInterval = 0 // head and body go out together
-			}
-			return resp, nil
-		}),
-		FlushInterval: -1,
-		BufferPool:    bufferPool{},
-		ErrorLog:      slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			x.reason = "the answer ended early"
-			x.end(r.w.status, r.w.sent)
-			panic(v) // net/http resets the stream
-		}
-	}()
-	r.w.Header()["Content-Type"] = nil // net/http does not guess one
-	p.ServeHTTP(r.w, r.req)
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// response returns a reply as an answer of an endpoint.
-func (a *reply) response(req *http.Request) *http.Response {
-	h := http.Header{}
-	for _, f := range a.headers {
-		h.Add(f.Name, f.Value)
-	}
-	body := a.body
-	if body == "" {
-		body = a.text(netHeader{h})
-	}
-	return &http.Response{
-		StatusCode: max(a.code, 200), ProtoMajor: 1, ProtoMinor: 1, Header: h, Request: req,
-		Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
-	}
 }

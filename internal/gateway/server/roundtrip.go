@@ -40,7 +40,8 @@ func (x *exchange) trip(req *http.Request, e *endpoint, body *onceBody) (*http.R
 	ctx, cancel := context.WithCancelCause(req.Context())
 	by := x.deadline(now)
 	timer := time.AfterFunc(by.bound(now, orDefault(rule.ReadTimeout, x.srv.ReadTimeout)+x.srv.ConnectTimeout), func() { cancel(context.DeadlineExceeded) })
-	out := req.Clone(ctx)
+	out, target := req.WithContext(ctx), *req.URL // a transport does not change the header
+	out.URL, out.RequestURI = &target, ""
 	out.URL.Scheme, out.URL.Host = "http", e.text
 	if e.up.tls != nil {
 		out.URL.Scheme = "https"
