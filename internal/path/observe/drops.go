@@ -110,7 +110,7 @@ func (d *drops) decode(b []byte) (e dropped, err error) {
 		header = 40
 	}
 	var ok bool
-	if e.packet, ok = parsePacket(network, network[header:]); !ok {
+	if e.packet, ok = trace.ParsePacket(network, network[header:]); !ok {
 		return e, errMalformed
 	}
 	reason := binary.NativeEndian.Uint32(b[8:])

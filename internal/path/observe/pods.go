@@ -59,6 +59,15 @@ func (w *Watch) findPods() (all []pod) {
 	return all
 }
 
+// LinkTo returns the link of this node behind which an address is.
+func LinkTo(addr netip.Addr) (string, error) {
+	r, ok := routeTo(addr, netip.Addr{}, "")
+	if !ok || r.Kind != "unicast" || r.Link == "lo" {
+		return "", fmt.Errorf("find %v: no link of this node leads to it", addr)
+	}
+	return r.Link, nil
+}
+
 // PodNamespace returns a file of the network namespace of a pod on this node: the namespace behind the link to which the
 // route to the pod leads.
 func PodNamespace(addr netip.Addr, cfg Config) (file string, err error) {

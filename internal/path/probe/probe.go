@@ -32,23 +32,39 @@ func Send(ctx context.Context, o trace.Order, cfg observe.Config) trace.Heard {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	heard := trace.Heard{}
 	begin := time.Now()
-	send := func() error {
-		heard = send(ctx, o)
-		return nil
-	}
-	err := error(nil)
-	if pod := o.Send.Pod; pod.IsValid() {
-		err = inPod(pod, cfg, send)
-	} else {
-		err = send()
-	}
+	heard, err := sendFrom(ctx, o, cfg)
 	if err != nil {
 		heard = trace.Heard{Outcome: trace.Failed, Error: err.Error()}
 	}
 	heard.Took = time.Since(begin)
 	return heard
+}
+
+// sendFrom sends from the client that the order names.
+func sendFrom(ctx context.Context, o trace.Order, cfg observe.Config) (heard trace.Heard, err error) {
+	client := o.Send.Pod
+	switch {
+	case o.Send.Outside.IsValid():
+		return inject(ctx, o, o.Send.Outside)
+	case client.IsValid() && o.Send.Inject:
+		return inject(ctx, o, client)
+	case client.IsValid():
+		var entered bool
+		err := inPod(client, cfg, func() error {
+			entered, heard = true, send(ctx, o)
+			return nil
+		})
+		if err == nil || entered {
+			return heard, err
+		}
+		heard, injected := inject(ctx, o, client)
+		if injected != nil {
+			return heard, fmt.Errorf("%w; %w", err, injected)
+		}
+		return heard, nil
+	}
+	return send(ctx, o), nil
 }
 
 // inPod calls f in the namespace of a pod of this node.
@@ -132,10 +148,10 @@ func payload(o trace.Order) (b []byte, id uint16) {
 	return append([]byte(text), make([]byte, max(0, o.Send.Size-len(text)))...), 0
 }
 
-// describe returns a DNS answer in a few words.
+// describe returns a DNS answer in a few words. id is the question's, or 0.
 func describe(b []byte, id uint16) string {
 	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil || m.Id != id {
+	if err := m.Unpack(b); err != nil || id != 0 && m.Id != id {
 		return "not a DNS answer"
 	}
 	text := dns.RcodeToString[m.Rcode]

@@ -168,7 +168,7 @@ func (s *socket) readError(h *trace.Heard) {
 		if origin := b[4]; origin != icmp && origin != icmp6 {
 			continue
 		}
-		h.ICMP = fmt.Sprintf("type %d code %d", b[5], b[6])
+		h.ICMP = icmpText(b[5], b[6])
 		if unix.Errno(binary.NativeEndian.Uint32(b)) == unix.EMSGSIZE {
 			h.MTU = int(binary.NativeEndian.Uint32(b[8:]))
 		}
@@ -180,6 +180,8 @@ func (s *socket) readError(h *trace.Heard) {
 		}
 	}
 }
+
+func icmpText(typ, code byte) string { return fmt.Sprintf("type %d code %d", typ, code) }
 
 func unspecified(is4 bool) netip.Addr {
 	if is4 {

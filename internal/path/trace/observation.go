@@ -164,8 +164,10 @@ type Route struct {
 type Heard struct {
 	Outcome Outcome        `json:"outcome"`
 	Local   netip.AddrPort `json:"local,omitzero"`
-	Took    time.Duration  `json:"took,omitempty"`
-	Error   string         `json:"error,omitempty"` // the socket's words
+	// Injected says that no socket sent: the node injected the packet, and saw what went to the client.
+	Injected bool          `json:"injected,omitempty"`
+	Took     time.Duration `json:"took,omitempty"`
+	Error    string        `json:"error,omitempty"` // the socket's words
 	// ICMP is the error that came from another host: "host unreachable", "fragmentation needed"; From sent it.
 	ICMP string     `json:"icmp,omitempty"`
 	From netip.Addr `json:"from,omitzero"`

@@ -37,9 +37,15 @@ type Order struct {
 // Send describes the probe's sender.
 type Send struct {
 	// Pod is the address of a pod on this node, whose namespace sends. Zero: the node itself sends.
-	Pod      netip.Addr    `json:"pod,omitzero"`
-	Name     string        `json:"name,omitempty"`     // a DNS question instead of a connection; Type A or AAAA by To's family
-	Size     int           `json:"size,omitempty"`     // bytes of a datagram, or of a first TCP segment; at most 1,400 … MaxSize
+	Pod netip.Addr `json:"pod,omitzero"`
+	// Outside is the address of a client outside of the cluster. The packet is injected where the node gets the client's
+	// packets.
+	Outside netip.Addr `json:"outside,omitzero"`
+	// Inject sends one packet that the node takes for the pod's, without entering the pod: a TCP SYN, or a datagram. The
+	// server accepts nothing, because the pod resets the connection. Package probe also injects if it must not enter the pod.
+	Inject   bool          `json:"inject,omitempty"`
+	Name     string        `json:"name,omitempty"`     // a DNS question instead of a datagram; type A or AAAA by To's family
+	Size     int           `json:"size,omitempty"`     // bytes of a datagram, at most MaxSize
 	Patience time.Duration `json:"patience,omitempty"` // 0: DefaultPatience
 }
 
