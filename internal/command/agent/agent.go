@@ -23,6 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/operate/status"
+	"github.com/fairway-net/fairway/internal/path/probe"
 )
 
 // New builds `fairway agent`.
@@ -130,6 +131,9 @@ func (a *agent) run(ctx context.Context) error {
 	parts = append(parts, server.Run, func(ctx context.Context) error {
 		return a.settings.run(ctx, a.cfg, &says.board, b.events.NodeEvent)
 	})
+	if err := probe.RemoveStale(); err != nil {
+		a.log.Warn("links of a killed fairway path may be left", "err", err)
+	}
 	a.began()
 	a.log.Info("starting", "version", a.env.Version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
 	err = runAll(ctx, parts)

@@ -18,6 +18,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/peerguard"
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
+	"github.com/fairway-net/fairway/internal/path/probe"
 	"github.com/fairway-net/fairway/internal/podnetwork/hostport"
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
@@ -88,5 +89,5 @@ func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
 	case speaker == nil:
 		speaker = errors.Join(bgp.Cleanup(ctx), peerguard.Remove(ctx))
 	}
-	return removed, errors.Join(speaker, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx), share.Remove(ctx))
+	return removed, errors.Join(speaker, modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx), share.Remove(ctx), probe.RemoveStale())
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/path/observe"
+	"github.com/fairway-net/fairway/internal/path/probe"
 	"github.com/fairway-net/fairway/internal/path/remote"
 )
 
@@ -26,6 +27,9 @@ most, and leaves nothing behind.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if e.Stdin == nil {
 				return errors.New("no input [write an order as one line of JSON]")
+			}
+			if err := probe.RemoveStale(); err != nil {
+				return err
 			}
 			return remote.Serve(c.Context(), e.Stdin, e.Stdout, observe.Config{})
 		},

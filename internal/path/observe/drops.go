@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/path/trace"
 )
@@ -51,6 +52,9 @@ func openDrops(o trace.Order) (d *drops, err error) {
 	d = &drops{reasons: layout.reasons}
 	if err := d.open(o, layout); err != nil {
 		d.close()
+		if errors.Is(err, unix.EPERM) {
+			err = unix.EPERM // the library's advice is for old kernels
+		}
 		return nil, fmt.Errorf("listen to dropped packets: %w [needs CAP_BPF and CAP_PERFMON]", err)
 	}
 	return d, nil
