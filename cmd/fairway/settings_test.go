@@ -22,6 +22,7 @@ import (
 var workloads = map[string]string{
 	settings.Agent: "agent/daemonset.yaml", settings.Controller: "components/controller/deployment.yaml",
 	settings.Speaker: "components/load-balancer/speaker.yaml", settings.DNS: "dns/deployment.yaml",
+	settings.Gateway: "components/gateway/daemonset.yaml",
 }
 
 // programOf returns the command of a program.
@@ -59,7 +60,7 @@ func TestEveryFlagIsASetting(t *testing.T) {
 				t.Errorf("fairway %s --%s is a setting and internal", program, f.Name)
 			case i >= 0:
 				s := settings.Of(program)[i]
-				if have := defaultOf(f, string(manifest)); !s.Main && have != s.Default {
+				if have := defaultOf(f, s.Key, string(manifest)); !s.Main && have != s.Default {
 					t.Errorf("%s: the default is %q, the registry has %q", s.Key, have, s.Default)
 				}
 			}
@@ -78,8 +79,9 @@ func TestEveryFlagIsASetting(t *testing.T) {
 
 var inUsage = regexp.MustCompile(`\(default ([^)]*)\)`)
 
-// defaultOf returns the value of a flag in a manifest, else the flag's default, else the one in its help text.
-func defaultOf(f *pflag.Flag, manifest string) string {
+// defaultOf returns the value of a flag in a manifest, else the flag's default, else the one in its help text, unless it is
+// only the setting's key.
+func defaultOf(f *pflag.Flag, key, manifest string) string {
 	if m := regexp.MustCompile(`(?m)^        - --` + f.Name + `=(\S+)$`).FindStringSubmatch(manifest); m != nil {
 		value := pflag.NewFlagSet("", pflag.ContinueOnError)
 		value.AddFlag(f)
@@ -89,7 +91,7 @@ func defaultOf(f *pflag.Flag, manifest string) string {
 	if f.DefValue != "" && f.DefValue != "[]" {
 		return f.DefValue
 	}
-	if m := inUsage.FindStringSubmatch(f.Usage); m != nil && !strings.HasPrefix(m[1], "those") {
+	if m := inUsage.FindStringSubmatch(f.Usage); m != nil && !strings.HasPrefix(m[1], "those") && m[1] != "$"+key {
 		return m[1]
 	}
 	return ""
@@ -163,7 +165,7 @@ func same(t *testing.T, path, have, want string) {
 // settingsTables are the tables of docs/settings.md: what several programs share, and a table for each program.
 func settingsTables() string {
 	var out strings.Builder
-	names := map[string]string{settings.Agent: "The agents", settings.Controller: "The controllers", settings.Speaker: "The speakers", settings.DNS: "DNS"}
+	names := map[string]string{settings.Agent: "The agents", settings.Controller: "The controllers", settings.Speaker: "The speakers", settings.DNS: "DNS", settings.Gateway: "The gateways"}
 	table := func(title string, in func(settings.Setting) bool) {
 		fmt.Fprintf(&out, "### %s\n\n| key | flag | default | meaning |\n|---|---|---|---|\n", title)
 		for _, s := range settings.All {

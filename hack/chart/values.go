@@ -35,11 +35,13 @@ var groups = [][2]string{
 	{"dns", "Cluster DNS: Deployment fairway-dns."},
 	{"agent", "DaemonSet fairway-agent: the service proxy, and the pod network."},
 	{"controller", "Deployment fairway-controller, if a component brings it."},
+	{"gateway", "DaemonSet fairway-gateway, with gateways: true."},
 	{"speaker", "DaemonSet fairway-speaker, if a component brings it."},
 }
 
 // settingNames lists the names in values.yaml that are not their keys in camel case.
-var settingNames = map[string]string{"CLUSTER_CIDR": "clusterCIDR", "REFUSE_EXTERNAL_IPS": "refuseExternalIPs"}
+var settingNames = map[string]string{"CLUSTER_CIDR": "clusterCIDR", "REFUSE_EXTERNAL_IPS": "refuseExternalIPs",
+	"GATEWAY": "gateways"} // gateway has the values of the workload
 
 // groupsOf returns the groups, with those of new workloads.
 func groupsOf(values []*value) [][2]string {

@@ -32,7 +32,7 @@ type schema struct {
 // readSchema reads the CustomResourceDefinition of RoutePolicies, which the API server must accept.
 func readSchema(t *testing.T) schema {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "deploy/gateway/routepolicies.yaml"))
+	text, err := os.ReadFile(filepath.Join(root, "deploy/components/gateway/routepolicies.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ holds the Lease fairway-controller.`,
 	clusterCIDRs = command.AddClusterCIDR(f)
 	command.AddLoadBalancerScope(f, "load-balancer-namespace", &o.scope)
 	f.BoolVar(&o.policies, "network-policy", false, "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
-	f.BoolVar(&o.gateways, "gateway", false, "Make the Services of Gateways, and write the statuses of Gateway API and Ingress (component gateway)")
+	f.BoolVar(&o.gateways, "gateway", false, settings.Usage(settings.Controller, "gateway"))
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "The `address` of /metrics, /livez and /readyz; empty: none")
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
 	return c

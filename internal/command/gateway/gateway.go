@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
 	kubegateway "github.com/fairway-net/fairway/internal/kube/gateway"
+	"github.com/fairway-net/fairway/internal/operate/settings"
 )
 
 // options are the flags of `fairway gateway`.
@@ -66,17 +67,19 @@ Services that lead clients here, and writes all statuses. Ingresses are served o
 		},
 	}
 	format = command.NewLogFormat(c)
+	command.AddSettings(c, settings.Gateway)
+	usage := func(flag string) string { return settings.Usage(settings.Gateway, flag) }
 	f := c.Flags()
 	command.AddPodConnection(e, "gateway", f, &o.connection)
 	f.StringVar(&o.namespace, "controller-namespace", "kube-system", "The `namespace` of fairway controller, which keeps the bind ports there")
 	f.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "The `name` of the node, for Services with topology (default $NODE_NAME)")
 	f.StringVar(&o.zone, "zone", os.Getenv("ZONE"), "The `zone` of the node, for Services with topology (default $ZONE)")
-	f.StringVar(&o.defaultCertificate, "default-certificate", "", "The Secret, as `namespace/name`, for hosts of Ingresses without a certificate")
+	f.StringVar(&o.defaultCertificate, "default-certificate", "", usage("default-certificate"))
 	f.StringVar(&o.sessionKeyFile, "session-key-file", "", "A `file` with the key that signs session cookies; all gateways need the same (default a random key)")
-	f.BoolVar(&o.accessLog, "access-log", os.Getenv("ACCESS_LOG") == "true", "Write a line of JSON for each request, where no route says otherwise (default $ACCESS_LOG)")
-	trusted = command.AddPrefixes(f, "trusted-proxies", "TRUSTED_PROXIES", "`CIDRs` of proxies in front whose X-Forwarded-For and PROXY protocol count")
-	f.BoolVar(&o.server.ProxyProtocol, "proxy-protocol", false, "Connections of trusted proxies begin with a header of the PROXY protocol")
-	f.IntVar(&o.server.MaxConns, "max-connections", 50_000, "The largest `number` of clients' connections")
+	f.BoolVar(&o.accessLog, "access-log", false, usage("access-log"))
+	trusted = command.AddPrefixes(f, "trusted-proxies", "GATEWAY_TRUSTED_PROXIES", usage("trusted-proxies"))
+	f.BoolVar(&o.server.ProxyProtocol, "proxy-protocol", false, usage("proxy-protocol"))
+	f.IntVar(&o.server.MaxConns, "max-connections", 50_000, usage("max-connections"))
 	f.DurationVar(&o.server.DrainDelay, "drain-delay", 5*time.Second, "How long new connections are accepted after the signal to end, a `duration`")
 	f.DurationVar(&o.server.DrainTimeout, "drain-timeout", 30*time.Second, "How long requests may take after that, a `duration`")
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortGatewayMetrics), "The `address` of /metrics, /healthz and /readyz; empty: none")

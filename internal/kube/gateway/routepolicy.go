@@ -23,8 +23,8 @@ var routePolicies = schema.GroupVersionResource{Group: gateway.PolicyGroup, Vers
 // RoutePolicyType is the type of a RoutePolicy.
 var RoutePolicyType = metav1.TypeMeta{APIVersion: routePolicies.GroupVersion().String(), Kind: string(gateway.KindRoutePolicy)}
 
-// A RoutePolicy gives routes of its namespace what Gateway API does not have. deploy/gateway/routepolicies.yaml has the
-// schema. Its status is not part of this type.
+// A RoutePolicy gives routes of its namespace what Gateway API does not have. The schema is in
+// deploy/components/gateway/routepolicies.yaml. Its status is not part of this type.
 type RoutePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

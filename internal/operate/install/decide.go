@@ -70,6 +70,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 		return nil, err
 	}
 	d.rival(f)
+	d.gateways()
 	d.idle()
 	return d, nil
 }
@@ -310,6 +311,13 @@ func (d *decision) rival(f *Facts) {
 		return
 	}
 	d.refuse("%s gives addresses to Services of type LoadBalancer, too: %s [remove it first: docs/from-metallb.md; --force, if spec.loadBalancerClass keeps their Services apart]", f.Rival.Value, f.Rival.From)
+}
+
+// gateways refuses gateways without a controller: nobody would make their Services.
+func (d *decision) gateways() {
+	if d.Values[keyGateways] == yes && !hasController(d.Settings) {
+		d.refuse("component gateway: the controller makes the Services of Gateways, and is not installed [add --component load-balancer, servicelb or controller: docs/gateway.md]")
+	}
 }
 
 func (d *decision) kernel(f *Facts) {

@@ -18,6 +18,11 @@ func givesAddresses(s Settings) bool {
 	return slices.Contains(s.Components, "load-balancer") || slices.Contains(s.Components, "edge")
 }
 
+// hasController reports whether a component brings the controller.
+func hasController(s Settings) bool {
+	return slices.Contains(s.Components, "controller") || slices.Contains(s.Components, "servicelb") || givesAddresses(s)
+}
+
 // balances reports whether the controller puts finalizers on Services.
 func balances(controller *unstructured.Unstructured) bool {
 	containers, _, _ := unstructured.NestedSlice(controller.Object, "spec", "template", "spec", "containers")

@@ -279,10 +279,11 @@ func TestCutOff(t *testing.T) {
 // TestOptionsAreFlags holds that a value that no setting has is refused with what there is.
 func TestBadOptions(t *testing.T) {
 	for want, o := range map[string]Options{
-		"no component \"contrller\" [choose from ":                                     {Components: []string{"contrller"}},
-		"component \"iptables\" follows from the settings [use --proxy-mode iptables]": {Components: []string{"iptables"}},
-		"--set FAIRWAY_API: there is no such setting [choose from ":                    {Set: map[string]string{"FAIRWAY_API": "x"}},
-		"--image fairway has no tag":                                                   {Image: "fairway"},
+		"no component \"contrller\" [choose from ":                                                                              {Components: []string{"contrller"}},
+		"component \"iptables\" follows from the settings [use --proxy-mode iptables]":                                          {Components: []string{"iptables"}},
+		"--set FAIRWAY_API: there is no such setting [choose from ":                                                             {Set: map[string]string{"FAIRWAY_API": "x"}},
+		"component gateway: the controller makes the Services of Gateways, and is not installed [add --component load-balancer": {Image: product + ":v1", Components: []string{"gateway"}},
+		"--image fairway has no tag":                                                                                            {Image: "fairway"},
 	} {
 		var out bytes.Buffer
 		err := installer(newFake(t, cluster(t, "kubeadm")), &out).Install(t.Context(), o)

@@ -60,7 +60,7 @@ func (s state) externalIPs() bool {
 
 // weights reports whether somebody reads the weights of pods. Each component that contains the controller does.
 func (s state) weights() bool {
-	return slices.Contains(s.Components, "controller") || slices.Contains(s.Components, "servicelb") || givesAddresses(s.Settings)
+	return hasController(s.Settings)
 }
 
 // A use is what the cluster's objects use.
@@ -192,7 +192,8 @@ func ofFairway(p corev1.Pod) bool {
 
 // fairwayWorkloads are the workloads of deploy/.
 var fairwayWorkloads = []objects.Ref{
-	workload("DaemonSet", agentName), workload("DaemonSet", "fairway-speaker"), workload("DaemonSet", "fairway-cleanup"),
+	workload("DaemonSet", agentName), workload("DaemonSet", "fairway-speaker"), workload("DaemonSet", "fairway-gateway"),
+	workload("DaemonSet", "fairway-cleanup"),
 	workload("Deployment", "fairway-dns"), workload("Deployment", "fairway-controller"),
 }
 

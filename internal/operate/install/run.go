@@ -77,6 +77,9 @@ func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what 
 	if err := d.err(); err != nil {
 		return err
 	}
+	if err := i.noteGatewayAPI(ctx, d.Settings); err != nil {
+		return err
+	}
 	wanted, err := Render(i.Manifests, d.Settings)
 	if err != nil {
 		return err

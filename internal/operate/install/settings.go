@@ -17,6 +17,7 @@ const (
 	keyPodNetwork  = "POD_NETWORK"
 	keyPolicies    = "NETWORK_POLICY"
 	keyEgress      = "EGRESS_ADDRESSES"
+	keyGateways    = "GATEWAY"
 )
 
 // The words of options that are not values.

@@ -97,11 +97,12 @@ func TestSettingsAreChecked(t *testing.T) {
 
 // TestRestarts: the pods of a program are replaced when its settings change, and no others.
 func TestRestarts(t *testing.T) {
-	s := Settings{Image: product + ":v1", DNS: true, Values: settings.Defaults(), Components: []string{"load-balancer"}}
+	s := Settings{Image: product + ":v1", DNS: true, Values: settings.Defaults(), Components: []string{"load-balancer", "gateway"}}
 	before := hashes(t, s)
 	for key, want := range map[string][]string{
 		"COUNT_TRAFFIC": {"fairway-agent"}, "LB_CLASS": {"fairway-controller", "fairway-speaker"}, "CLUSTER_DOMAIN": {"fairway-dns"},
-		"LOG_FORMAT": {"fairway-agent", "fairway-controller", "fairway-dns", "fairway-speaker"},
+		"LOG_FORMAT":         {"fairway-agent", "fairway-controller", "fairway-dns", "fairway-gateway", "fairway-speaker"},
+		"GATEWAY_ACCESS_LOG": {"fairway-gateway"},
 	} {
 		s.Values = settings.Defaults()
 		s.Values[key] = "other"

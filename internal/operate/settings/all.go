@@ -11,7 +11,7 @@ var (
 var All = []Setting{
 	{Key: "FAIRWAY_API_SERVER", Flag: "master", Programs: []string{Agent, Speaker}, Main: true, Default: "https://set-fairway-api-server-in-agent-config.invalid:6443",
 		About: "The `URL` of the API server as nodes reach it without any Service: server: in /etc/kubernetes/kubelet.conf. It must not be the ClusterIP of the Service kubernetes, which the agents make work"},
-	{Key: "CLUSTER_CIDR", Flag: "cluster-cidr", Programs: everywhere, Main: true, Kind: CIDRs, Default: "10.244.0.0/16",
+	{Key: "CLUSTER_CIDR", Flag: "cluster-cidr", Programs: []string{Agent, Controller, Speaker, DNS}, Main: true, Kind: CIDRs, Default: "10.244.0.0/16",
 		About: "The addresses of all pods, `CIDRs`, as given to the controller manager; two in a dual-stack cluster"},
 	{Key: "PROXY_MODE", Flag: "proxy-mode", Programs: agents, Main: true, Kind: Word, Default: "nftables",
 		Words: []string{"nftables", "iptables", "ipvs", "userspace", "auto", "none"},
@@ -35,6 +35,8 @@ var All = []Setting{
 		About: "Reject what NetworkPolicies deny (TCP reset, ICMP administratively prohibited), instead of dropping it"},
 	{Key: "SERVICELB_RANGES", Flag: "servicelb-ranges", Programs: []string{Controller}, Main: true, Kind: CIDRs, Needs: []string{"servicelb"},
 		About: "Services of type LoadBalancer get the ExternalIPs of nodes within these `CIDRs`; without any, they get InternalIPs"},
+	{Key: "GATEWAY", Flag: "gateway", Programs: []string{Controller}, Main: true, Kind: Bool, Default: "false",
+		About: "Make the Services of Gateways, and write the statuses of Gateway API and Ingress (default $GATEWAY)"},
 	{Key: "LOG_FORMAT", Flag: "log-format", Programs: everywhere, Main: true, Kind: Word, Words: []string{"text", "json"}, Default: "text",
 		About: "Log `format`: text or json (default text)"},
 
@@ -106,9 +108,23 @@ var All = []Setting{
 		About: "The `zone` of the cluster, for the built-in Corefile"},
 	{Key: "DNS_ALLOW_FROM", Flag: "allow-from", Programs: []string{DNS}, Kind: CIDRs,
 		About: "Prefixes (`CIDRs`) of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)"},
+
+	{Key: "GATEWAY_ACCESS_LOG", Flag: "access-log", Programs: gateways, Kind: Bool, Default: "false", Needs: gateways,
+		About: "Write a line of JSON for each request, where no route says otherwise"},
+	{Key: "GATEWAY_DEFAULT_CERTIFICATE", Flag: "default-certificate", Programs: gateways, Needs: gateways,
+		About: "The Secret, as `namespace/name`, for hosts of Ingresses without a certificate"},
+	{Key: "GATEWAY_TRUSTED_PROXIES", Flag: "trusted-proxies", Programs: gateways, Kind: CIDRs, Needs: gateways,
+		About: "`CIDRs` of proxies in front whose X-Forwarded-For and PROXY protocol count"},
+	{Key: "GATEWAY_PROXY_PROTOCOL", Flag: "proxy-protocol", Programs: gateways, Kind: Bool, Default: "false", Needs: gateways,
+		About: "Connections of trusted proxies begin with a header of the PROXY protocol"},
+	{Key: "GATEWAY_MAX_CONNECTIONS", Flag: "max-connections", Programs: gateways, Kind: Number, Default: "50000", Needs: gateways,
+		About: "The largest `number` of clients' connections"},
 }
 
-var conntrack = []string{"conntrack"}
+var (
+	conntrack = []string{"conntrack"}
+	gateways  = []string{Gateway} // the program, and its component
+)
 
 // Internal lists the flags that are no settings, with the reason. A flag of one program has its name in front.
 var Internal = map[string]string{
@@ -128,7 +144,6 @@ var Internal = map[string]string{
 	"controller master":                  "it uses the Service kubernetes",
 	"controller identity":                "it is the pod's name",
 	"controller load-balancer":           "the components load-balancer, servicelb and edge set it",
-	"controller gateway":                 "the manifests in deploy/gateway set it",
 	"controller load-balancer-namespace": "another namespace takes more than a flag: docs/loadbalancer.md",
 	"controller lease-namespace":         "its rights are for kube-system",
 	"controller metrics-bind-address":    "the probes of the manifests ask the port; Prometheus finds it there, too",
@@ -139,6 +154,14 @@ var Internal = map[string]string{
 	"dns master":                         "it uses the Service kubernetes",
 	"dns conf":                           "a ConfigMap has the Corefile",
 	"dns dns-port":                       "the Service kube-dns leads to the port",
+	"gateway master":                     "it uses the Service kubernetes",
+	"gateway controller-namespace":       "the controller's rights are for kube-system",
+	"gateway node-name":                  "it differs from node to node; the manifests give the pod's node",
+	"gateway zone":                       "it differs from node to node; the manifests give the node's zone",
+	"gateway session-key-file":           "a key is no text of a ConfigMap; mount a Secret",
+	"gateway drain-delay":                "the pod's terminationGracePeriodSeconds must be longer",
+	"gateway drain-timeout":              "the pod's terminationGracePeriodSeconds must be longer",
+	"gateway metrics-bind-address":       "the probes of the manifests ask the port; Prometheus finds it there, too",
 	"dns show-corefile":                  "it prints, and ends",
 	"dns check":                          "it prints, and ends",
 }

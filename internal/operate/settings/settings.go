@@ -26,10 +26,11 @@ const (
 	Controller = "controller"
 	Speaker    = "speaker"
 	DNS        = "dns"
+	Gateway    = "gateway"
 )
 
 // Programs returns the programs, in the order of docs/settings.md.
-func Programs() []string { return []string{Agent, Controller, Speaker, DNS} }
+func Programs() []string { return []string{Agent, Controller, Speaker, DNS, Gateway} }
 
 // A Kind is the form of a value.
 type Kind int

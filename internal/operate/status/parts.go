@@ -33,7 +33,7 @@ type Part struct {
 // JudgeParts judges the facts of a cluster at a time. A part that is not installed has no Part.
 func JudgeParts(p *kube.Parts, nodes []kube.AgentPod, now time.Time) (all []Part) {
 	for _, judge := range []func(*kube.Parts) []Part{
-		judgeDNS, func(p *kube.Parts) []Part { return judgeController(p, now) }, judgeSpeakers, judgeEdges, judgeKubeProxy,
+		judgeDNS, func(p *kube.Parts) []Part { return judgeController(p, now) }, judgeSpeakers, judgeGateways, judgeEdges, judgeKubeProxy,
 		func(p *kube.Parts) []Part { return judgePolicies(p, nodes) },
 	} {
 		all = append(all, judge(p)...)
@@ -118,6 +118,20 @@ func judgeSpeakers(p *kube.Parts) []Part {
 		return nil
 	case w.Available < w.Wanted || w.Wanted == 0:
 		return []Part{{name, Attention, running(w), "kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=fairway-speaker"}}
+	}
+	return []Part{{name, OK, running(w), ""}}
+}
+
+func judgeGateways(p *kube.Parts) []Part {
+	const name = "gateways"
+	w := p.DaemonSets["fairway-gateway"]
+	switch {
+	case w == nil || p.Unread[kube.FactWorkloads] != "": // the controller's Part says so
+		return nil
+	case p.Deployments["fairway-controller"] == nil:
+		return []Part{{name, Attention, running(w) + ", and no controller: Gateways get no Service", "fairway upgrade --component load-balancer"}}
+	case w.Available < w.Wanted || w.Wanted == 0:
+		return []Part{{name, Attention, running(w), "kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=fairway-gateway"}}
 	}
 	return []Part{{name, OK, running(w), ""}}
 }
