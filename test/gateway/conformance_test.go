@@ -14,9 +14,17 @@ import (
 // testsOfRelease is the number of tests of the pinned release, those of meshes included.
 const testsOfRelease = 153
 
+// kubeconfig returns the value of the flag --kubeconfig.
+func kubeconfig() string {
+	if f := flag.Lookup(config.KubeconfigFlagName); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
 // TestConformance runs upstream's suite with its own flags. The features are those that the GatewayClass names.
 func TestConformance(t *testing.T) {
-	if f := flag.Lookup(config.KubeconfigFlagName); f == nil || f.Value.String() == "" {
+	if kubeconfig() == "" {
 		t.Skip("--kubeconfig names no cluster [run make test-gateway]")
 	}
 	options := conformance.DefaultOptions(t)

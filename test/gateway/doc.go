@@ -1,5 +1,5 @@
-// Package gateway runs the conformance tests of sigs.k8s.io/gateway-api against a lab, and checks RoutePolicies against
-// their CustomResourceDefinition.
+// Package gateway runs the conformance tests of sigs.k8s.io/gateway-api against a lab. It also checks RoutePolicies there, and
+// against their CustomResourceDefinition.
 //
 //	hack/gateway-conformance ─▶ fairway-lab up, components/gateway ─▶ gateway.test, as the client outside ─▶ API server, and
 //	                                ▲                                                                    the Gateways' addresses
