@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,8 +48,9 @@ type policyBench struct {
 	base string // http://ADDRESS
 }
 
-// TestPolicies: each field of a RoutePolicy takes effect in a cluster, and the status says which policies count.
-func TestPolicies(t *testing.T) {
+// newPolicyBench makes a bench in the cluster of --kubeconfig.
+func newPolicyBench(t *testing.T) *policyBench {
+	t.Helper()
 	if kubeconfig() == "" {
 		t.Skip("--kubeconfig names no cluster [run make test-gateway]")
 	}
@@ -56,6 +58,7 @@ func TestPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.QPS, cfg.Burst = 1000, 1000 // what the API server itself limits is enough
 	c, err := client.New(cfg, client.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +66,12 @@ func TestPolicies(t *testing.T) {
 	b := &policyBench{T: t, Client: c}
 	b.setUp()
 	b.until("the Gateway serves", func() string { code, _, _ := b.ask("GET", "/open", nil); return fmt.Sprint(code) }, "200")
+	return b
+}
+
+// TestPolicies: each field of a RoutePolicy takes effect in a cluster, and the status says which policies count.
+func TestPolicies(t *testing.T) {
+	b := newPolicyBench(t)
 	for rule := range rulePolicies {
 		want := "Accepted"
 		if rule == "loopback" {
@@ -89,9 +98,13 @@ func (b *policyBench) setUp() {
 	}
 	b.Cleanup(func() {
 		ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "policies"}}}
-		if err := b.Delete(context.WithoutCancel(b.Context()), ns); err != nil {
-			b.Error(err)
+		ctx := context.WithoutCancel(b.Context())
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+			if err := b.Delete(ctx, ns); apierrors.IsNotFound(err) {
+				return
+			}
 		}
+		b.Error("the namespace stays")
 	})
 	b.until("the Gateway has an address", func() string {
 		o := b.get("gateway.networking.k8s.io/v1", "Gateway", "front")
