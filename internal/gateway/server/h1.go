@@ -97,6 +97,9 @@ func (k *h1conn) wait(first bool) (*h1request, error) {
 	}
 	k.conn.idle.Store(true)
 	defer k.conn.idle.Store(false)
+	if k.srv.closing.Load() { // closeIdle may have looked before
+		return nil, net.ErrClosed
+	}
 	var r *h1request
 	var err error
 	if k.raw == nil {

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-
-	"github.com/fairway-net/fairway/internal/gateway"
 )
 
 // maxAnswerHead is the largest head of an endpoint's answer.
@@ -27,7 +25,7 @@ func (r *h1request) forward() *reply {
 	r.target()
 	x.mirror(r.body, r.stream == nil)
 	u := x.backend.upstream
-	if u.key.protocol == gateway.H2C || u.tls != nil && u.transport.Protocols.HTTP2() {
+	if u.speaksHTTP2() {
 		return r.forwardHTTP2()
 	}
 	for attempt := 1; ; attempt++ {
@@ -156,7 +154,7 @@ func (r *h1request) attempt(e *endpoint) result {
 	}
 	now := time.Now()
 	by := r.x.deadline(now)
-	if c := e.pool.get(now); c != nil {
+	if c := e.pool.get(now, !idempotent(r.Method())); c != nil {
 		res := r.use(e, c, by, now)
 		stale := res.err != nil && !res.started && res.code == 0 && !timedOut(res.err)
 		if !stale || r.stream != nil || res.sent && !idempotent(r.Method()) {

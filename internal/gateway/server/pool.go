@@ -33,8 +33,9 @@ type upConn struct {
 	writeBy time.Time
 }
 
-// get returns an idle connection, or nil.
-func (p *pool) get(now time.Time) *upConn {
+// get returns an idle connection, or nil. sure: the connection was open a moment ago, which a request that cannot be repeated
+// needs. Otherwise a connection that was used just before is not asked.
+func (p *pool) get(now time.Time, sure bool) *upConn {
 	for {
 		p.mu.Lock()
 		n := len(p.idle)
@@ -46,7 +47,7 @@ func (p *pool) get(now time.Time) *upConn {
 		p.idle[n-1] = nil
 		p.idle = p.idle[:n-1]
 		p.mu.Unlock()
-		if now.Sub(c.idleAt) > idleUpstream || now.Sub(c.idleAt) > 200*time.Millisecond && c.ended() {
+		if now.Sub(c.idleAt) > idleUpstream || (sure || now.Sub(c.idleAt) > 200*time.Millisecond) && c.ended() {
 			_ = c.Close()
 			continue
 		}

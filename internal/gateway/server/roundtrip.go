@@ -51,7 +51,14 @@ func (x *exchange) trip(req *http.Request, e *endpoint, body *onceBody) (*http.R
 	if out.Body != nil && out.Body != http.NoBody {
 		out.Body = body
 	}
-	resp, err := e.up.transport.RoundTrip(out)
+	var resp *http.Response
+	var err error
+	sent := true
+	if none := out.Body == nil || out.Body == http.NoBody; !e.up.speaksHTTP2() && (none || body.whole != nil) {
+		resp, sent, err = e.send(ctx, out, body, by.bound(now, orDefault(rule.ConnectTimeout, x.srv.ConnectTimeout)))
+	} else {
+		resp, err = e.up.transport.RoundTrip(out)
+	}
 	if err == nil {
 		e.succeeded()
 		if x.wantsRetry(resp.StatusCode) && body.replayable() {
@@ -75,7 +82,7 @@ func (x *exchange) trip(req *http.Request, e *endpoint, body *onceBody) (*http.R
 	if body.over() {
 		err = errBodyTooLong
 	}
-	return nil, result{err: err, sent: !errors.As(err, &dial), started: req.Context().Err() != nil}
+	return nil, result{err: err, sent: sent && !errors.As(err, &dial), started: req.Context().Err() != nil}
 }
 
 // An endedBody calls end when it is closed.

@@ -100,6 +100,8 @@ type Server struct {
 	state   atomic.Pointer[state]
 	// draining is set when Run's context ends: connections end after their current request.
 	draining atomic.Bool
+	// closing is set after DrainDelay: no connection waits for a request any more.
+	closing atomic.Bool
 
 	rules      sync.Map // of *gateway.Rule: *ruleState
 	tlsConfigs sync.Map // of tlsKey: *tls.Config
@@ -218,6 +220,7 @@ func (s *Server) drain(tick <-chan time.Time) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.DrainTimeout)
 	defer cancel()
+	s.closing.Store(true)
 	s.conns.closeIdle()
 	_ = s.h2.Shutdown(ctx) // tells clients to go; at the deadline the rest is closed below
 	ended := make(chan struct{})

@@ -372,6 +372,7 @@ func TestKeptConnectionCloses(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { l.Close() })
+		closed := make(chan bool, 1)
 		go func() { // answers one request of a connection, promises to keep it, and closes it
 			for {
 				c, err := l.Accept()
@@ -379,18 +380,22 @@ func TestKeptConnectionCloses(t *testing.T) {
 					return
 				}
 				go func() {
-					defer c.Close()
-					if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+					if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+						_, _ = io.Copy(io.Discard, r.Body)
 						_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 					}
+					c.Close()
+					closed <- true
 				}()
 			}
 		}()
 		b.rule("/", &gateway.Rule{Backends: []gateway.Backend{b.backend("cart", l.Addr().String())}})
 		for i := range 50 {
-			if got := b.ask(version, "GET / HTTP/1.1"); !strings.HasPrefix(got, "200\n") {
+			request := []string{"GET / HTTP/1.1", "POST / HTTP/1.1\n\nbody"}[i%2]
+			if got := b.ask(version, request); !strings.HasPrefix(got, "200\n") {
 				t.Fatalf("request %d: %s", i, got)
 			}
+			<-closed
 		}
 	})
 }

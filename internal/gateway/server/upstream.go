@@ -75,6 +75,11 @@ func (s *Server) upstreamOf(b *gateway.Backend) *upstream {
 	return u
 }
 
+// speaksHTTP2 reports whether the endpoints may speak HTTP/2.
+func (u *upstream) speaksHTTP2() bool {
+	return u.key.protocol == gateway.H2C || u.tls != nil && u.transport.Protocols.HTTP2()
+}
+
 // setEndpoints replaces the list. An endpoint that stays keeps its connections and its health. srv.mu is held.
 func (u *upstream) setEndpoints(from []service.Endpoint) {
 	old := u.set.Load()
