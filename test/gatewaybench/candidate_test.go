@@ -3,6 +3,7 @@ package gatewaybench
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -23,15 +24,19 @@ type candidate struct {
 	log         strings.Builder // of its output; complete when the process has ended
 }
 
-// ports sets ports that are free.
+// ports sets ports that are free. They are below the ports that the kernel gives to clients.
 func (c *candidate) ports(t testing.TB) {
 	for _, p := range []*uint16{&c.http, &c.https, &c.ingress[0], &c.ingress[1]} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+		for tries := 0; *p == 0; tries++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(18_000)))
+			switch {
+			case err == nil:
+				defer l.Close()
+				*p = addrOf(l).Port()
+			case tries > 100:
+				t.Fatal(err)
+			}
 		}
-		defer l.Close()
-		*p = addrOf(l).Port()
 	}
 }
 

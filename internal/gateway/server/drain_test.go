@@ -37,11 +37,13 @@ func TestDrain(t *testing.T) {
 	}
 	kept := b.dial()
 	r := bufio.NewReader(kept)
+	began := time.Now()
 	ask := func() *http.Response {
+		t.Helper()
 		_, _ = io.WriteString(kept, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatal(err, time.Since(began))
 		}
 		_, _ = io.Copy(io.Discard, resp.Body)
 		return resp

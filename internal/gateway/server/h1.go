@@ -44,7 +44,7 @@ func (k *h1conn) serve() {
 			}
 		}
 		r.put()
-		if !more || k.srv.draining.Load() {
+		if !more { // while the server drains, each answer ends its connection
 			return
 		}
 		k.unwrap()

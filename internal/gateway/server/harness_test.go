@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -90,15 +91,19 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// freePort returns a port of loopback that nobody has.
+// freePort returns a port of loopback that nobody has. It is below the ports that the kernel gives to clients, so no
+// connection takes it in the meantime.
 func freePort(t testing.TB) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(18_000)))
+		if err == nil {
+			defer l.Close()
+			return uint16(l.Addr().(*net.TCPAddr).Port)
+		}
 	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port)
+	t.Fatal("no port is free")
+	return 0
 }
 
 // start runs a server without rules.
