@@ -149,7 +149,7 @@ func (s *Server) serveHTTP(c *conn) {
 // serveTLS makes the handshake.
 func (s *Server) serveTLS(c *conn, st *state, port gateway.Port) {
 	var decided handshake
-	rec := &recorder{Conn: c.Conn}
+	rec := &recorder{Conn: c.Conn, socket: newSocket(c.Conn)}
 	t := tls.Server(rec, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -4,11 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"io"
 	"net"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -16,11 +13,11 @@ import (
 type h1conn struct {
 	srv     *Server
 	conn    *conn
-	raw     syscall.RawConn // nil over TLS
+	socket  *socket // nil over TLS
 	readBy  time.Time
 	writeBy time.Time
 	// fd is not 0 while the first bytes of a request are read without waiting. See wait.
-	fd int
+	fd uintptr
 }
 
 // serve serves the requests of the connection, one after the other.
@@ -56,8 +53,8 @@ func (k *h1conn) unwrap() {
 	if p, ok := k.conn.Conn.(*prefixed); ok && (p.r == nil || p.r.Buffered() == 0) {
 		k.conn.Conn = p.Conn
 	}
-	if t, ok := k.conn.Conn.(*net.TCPConn); ok && k.raw == nil {
-		k.raw, _ = t.SyscallConn()
+	if k.socket == nil {
+		k.socket = newSocket(k.conn.Conn)
 	}
 }
 
@@ -66,23 +63,13 @@ var errAgain = errors.New("no data yet")
 
 // Read reads from the connection. It is the reader below an h1request's buffer.
 func (k *h1conn) Read(b []byte) (int, error) {
-	if k.fd == 0 {
-		return k.conn.Read(b)
+	switch {
+	case k.fd != 0:
+		return rawRead(k.fd, b)
+	case k.socket != nil:
+		return k.socket.Read(b)
 	}
-	for {
-		n, err := syscall.Read(k.fd, b)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			return 0, errAgain
-		case err != nil:
-			return 0, os.NewSyscallError("read", err)
-		case n == 0:
-			return 0, io.EOF
-		}
-		return n, nil
-	}
+	return k.conn.Read(b)
 }
 
 // wait waits for the first bytes of a request, and returns a request with these bytes in its buffer. An idle connection
@@ -102,12 +89,12 @@ func (k *h1conn) wait(first bool) (*h1request, error) {
 	}
 	var r *h1request
 	var err error
-	if k.raw == nil {
+	if k.socket == nil {
 		r = getRequest(k)
 		_, err = r.br.Peek(1)
-	} else if rerr := k.raw.Read(func(fd uintptr) bool {
+	} else if rerr := k.socket.raw.Read(func(fd uintptr) bool {
 		r = getRequest(k)
-		k.fd = int(fd)
+		k.fd = fd
 		_, err = r.br.Peek(1)
 		k.fd = 0
 		if err != errAgain {
@@ -141,6 +128,10 @@ func (k *h1conn) write(b []byte) error {
 		if err := k.conn.SetWriteDeadline(k.writeBy); err != nil {
 			return err
 		}
+	}
+	if k.socket != nil {
+		_, err := k.socket.Write(b)
+		return err
 	}
 	_, err := k.conn.Write(b)
 	return err

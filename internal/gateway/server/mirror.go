@@ -44,7 +44,7 @@ func (x *exchange) mirrorTo(m *gateway.Mirror, u *upstream, body []byte, whole b
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), mirrorTimeout)
-	req, err := http.NewRequestWithContext(ctx, x.in.Method(), "http://endpoint/", bytes.NewReader(bytes.Clone(body)))
+	req, err := http.NewRequestWithContext(ctx, strings.Clone(x.in.Method()), "http://endpoint/", bytes.NewReader(bytes.Clone(body)))
 	if err != nil {
 		x.srv.mirroring.Add(-1)
 		cancel()

@@ -26,6 +26,7 @@ type pool struct {
 type upConn struct {
 	net.Conn
 	tcp     *net.TCPConn // nil over TLS
+	socket  *socket      // of tcp
 	r       *bufio.Reader
 	reused  bool
 	idleAt  time.Time
@@ -126,6 +127,7 @@ func (e *endpoint) dial(ctx context.Context, timeout time.Duration) (*upConn, er
 	up := &upConn{Conn: c}
 	if e.up.tls == nil {
 		up.tcp, _ = c.(*net.TCPConn)
+		up.socket = newSocket(c)
 		return up, nil
 	}
 	config := e.up.tls
@@ -140,6 +142,22 @@ func (e *endpoint) dial(ctx context.Context, timeout time.Duration) (*upConn, er
 	}
 	up.Conn = t
 	return up, nil
+}
+
+// Read implements net.Conn.
+func (c *upConn) Read(b []byte) (int, error) {
+	if c.socket != nil {
+		return c.socket.Read(b)
+	}
+	return c.Conn.Read(b)
+}
+
+// Write implements net.Conn.
+func (c *upConn) Write(b []byte) (int, error) {
+	if c.socket != nil {
+		return c.socket.Write(b)
+	}
+	return c.Conn.Write(b)
 }
 
 // coarse reports whether a deadline that is set to at serves for a timeout from now on: it may be an eighth too early.

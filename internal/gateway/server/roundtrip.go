@@ -179,7 +179,8 @@ func (r *h1request) forwardHTTP2() *reply {
 	x := &r.x
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, r.Method(), "http://endpoint/", nil)
+	r.own() // the transport may use them a little longer than the answer
+	req, err := http.NewRequestWithContext(ctx, strings.Clone(r.Method()), "http://endpoint/", nil)
 	if err != nil {
 		return x.refuse(400, "the method is not valid")
 	}

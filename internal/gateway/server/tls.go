@@ -26,6 +26,7 @@ var (
 // A recorder is a connection that keeps what was read, until the handshake decides whether TLS ends here.
 type recorder struct {
 	net.Conn
+	socket  *socket // of Conn; nil if Conn is no TCP connection
 	read    bytes.Buffer
 	stopped bool // the connection's bytes are not recorded any more
 	silent  bool // nothing may be written: the bytes are for an endpoint, or for nobody
@@ -35,7 +36,13 @@ type recorder struct {
 const maxHello = 64 << 10
 
 func (r *recorder) Read(b []byte) (int, error) {
-	n, err := r.Conn.Read(b)
+	var n int
+	var err error
+	if r.socket != nil {
+		n, err = r.socket.Read(b)
+	} else {
+		n, err = r.Conn.Read(b)
+	}
 	if !r.stopped {
 		r.read.Write(b[:n])
 		if r.read.Len() > maxHello {
@@ -48,6 +55,9 @@ func (r *recorder) Read(b []byte) (int, error) {
 func (r *recorder) Write(b []byte) (int, error) {
 	if r.silent {
 		return len(b), nil
+	}
+	if r.socket != nil {
+		return r.socket.Write(b)
 	}
 	return r.Conn.Write(b)
 }
