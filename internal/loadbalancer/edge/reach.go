@@ -3,7 +3,9 @@ package edge
 import (
 	"context"
 	"net/netip"
+	"time"
 
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -23,7 +25,7 @@ func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
 			return nil
 		case <-next:
 		}
-		want := map[Target]string{}
+		start, want := time.Now(), map[Target]string{}
 		for _, n := range nodes.Instances() {
 			for _, is4 := range []bool{true, false} {
 				if a := n.Addr(is4); a.IsValid() {
@@ -32,6 +34,7 @@ func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
 			}
 		}
 		p.Set(want)
+		fair.Rest(ctx, time.Since(start), nil)
 	}
 }
 

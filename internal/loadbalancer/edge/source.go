@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/api/fair"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -144,18 +145,20 @@ func (s *Source) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.cluster.Dirty():
-			s.follow()
+			start := time.Now()
+			if s.follow() { // one node's changes must not keep the edge busy with the questions to all nodes
+				fair.Rest(ctx, time.Since(start), s.prober.Dirty())
+			}
 		case <-s.prober.Dirty():
 		}
 	}
 }
 
-// follow takes over what has changed in the cluster.
-func (s *Source) follow() {
+// follow takes over what has changed in the cluster. It reports whether the questions to all nodes were compared.
+func (s *Source) follow() (asks bool) {
 	names, nodes := s.cluster.Take(), s.cluster.Instances()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asks := false
 	for _, n := range names {
 		s.dirty[n] = struct{}{}
 		asks = s.askAbout(n) || asks
@@ -169,7 +172,7 @@ func (s *Source) follow() {
 	}
 	notify(s.wake)
 	if !asks {
-		return
+		return false
 	}
 	want := map[Target]string{}
 	for q, by := range s.askBy {
@@ -184,6 +187,7 @@ func (s *Source) follow() {
 		}
 	}
 	s.prober.Set(want)
+	return true
 }
 
 // askAbout notes how the nodes of a Service are asked, and reports whether that has changed. s.mu
