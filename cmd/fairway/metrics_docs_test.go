@@ -186,7 +186,7 @@ func rows(t *testing.T, collectors []prometheus.Collector) []row {
 	return slices.SortedFunc(maps.Values(all), func(a, b row) int { return strings.Compare(a.name, b.name) })
 }
 
-// TestMetricsAreDocumented: docs/metrics.md has a row for every metric of each program, and no
+// TestMetricsAreDocumented: docs/metrics.md and docs/metrics-agent.md have a row for every metric of each program, and no
 // other.
 func TestMetricsAreDocumented(t *testing.T) {
 	for program, collectors := range programs {
@@ -194,7 +194,10 @@ func TestMetricsAreDocumented(t *testing.T) {
 		for _, r := range rows(t, collectors(t)) {
 			fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", r.name, r.kind, r.labels, r.help)
 		}
-		const page, end = "../../docs/metrics.md", "<!-- end -->"
+		page, end := "../../docs/metrics.md", "<!-- end -->"
+		if program == "agent" {
+			page = "../../docs/metrics-agent.md"
+		}
 		begin := "<!-- " + program + ": written by go test ./cmd/fairway -run TestMetrics -update -->\n"
 		text, err := os.ReadFile(page)
 		if err != nil {

@@ -23,6 +23,12 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
+// pages returns the pages with all metrics.
+func pages(t *testing.T) string {
+	t.Helper()
+	return read(t, "../../docs/metrics.md") + read(t, "../../docs/metrics-agent.md")
+}
+
 var metric = regexp.MustCompile(`\b(fairway|kubeproxy|coredns)_[a-z_]+`)
 
 // known checks that the page names every metric of an expression; coredns_ are CoreDNS's own.
@@ -57,7 +63,7 @@ func TestAlerts(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, "prometheusrule.yaml")), &rule); err != nil {
 		t.Fatal(err)
 	}
-	page, remedies := read(t, "../../docs/metrics.md"), read(t, "../../docs/troubleshooting.md")
+	page, remedies := pages(t), read(t, "../../docs/troubleshooting.md")
 	n := 0
 	for _, g := range rule.Spec.Groups {
 		for _, a := range g.Rules {
@@ -107,7 +113,7 @@ func TestDashboard(t *testing.T) {
 	if err := json.Unmarshal([]byte(read(t, "dashboard.json")), &board); err != nil {
 		t.Fatal(err)
 	}
-	page := read(t, "../../docs/metrics.md")
+	page := pages(t)
 	seen := map[any]bool{}
 	for _, p := range board.Panels {
 		if seen[p.ID] || seen[p.GridPos] || len(p.Targets) == 0 {
