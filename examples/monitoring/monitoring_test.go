@@ -7,6 +7,7 @@ package monitoring_test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func pages(t *testing.T) string {
 	return read(t, "../../docs/metrics.md") + read(t, "../../docs/metrics-agent.md")
 }
 
-var metric = regexp.MustCompile(`\b(fairway|kubeproxy|coredns)_[a-z_]+`)
+var metric = regexp.MustCompile(`\b(fairway|kubeproxy|coredns|metallb)_[a-z_]+`)
 
 // known checks that the page names every metric of an expression; coredns_ are CoreDNS's own.
 func known(t *testing.T, where, expr, page string) {
@@ -76,13 +77,46 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s lacks for, severity or summary", a.Alert)
 			}
 			file, heading, _ := strings.Cut(a.Annotations["runbook_url"], "#")
-			if file != "docs/troubleshooting.md" || !hasHeading(remedies, heading) {
+			if file != "https://github.com/fairway-net/fairway/blob/main/docs/troubleshooting.md" || !hasHeading(remedies, heading) {
 				t.Errorf("%s: %s has no heading #%s", a.Alert, file, heading)
 			}
 		}
 	}
 	if rule.Kind != "PrometheusRule" || n < 3 {
 		t.Errorf("a %s with %d alerts", rule.Kind, n)
+	}
+}
+
+// TestScrape: Prometheus with scrape.yaml finds the same pods as its operator with the PodMonitors.
+func TestScrape(t *testing.T) {
+	var config struct {
+		ScrapeConfigs []struct {
+			JobName string `json:"job_name"`
+		} `json:"scrape_configs"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(regexp.MustCompile(`(?m)^  (kubernetes_sd_configs|relabel_configs|- \{).*\n`).ReplaceAllString(read(t, "scrape.yaml"), "")), &config); err != nil {
+		t.Fatal(err)
+	}
+	monitors := read(t, "podmonitor.yaml")
+	for _, c := range config.ScrapeConfigs {
+		if !strings.Contains(monitors, "app.kubernetes.io/name: "+c.JobName+"\n") {
+			t.Errorf("no PodMonitor is for %s", c.JobName)
+		}
+	}
+	if n := strings.Count(monitors, "kind: PodMonitor"); n != len(config.ScrapeConfigs) || n != 4 {
+		t.Errorf("%d PodMonitors and %d jobs", n, len(config.ScrapeConfigs))
+	}
+}
+
+// TestRulesAlone: the command in docs/metrics.md makes rules for Prometheus without its operator.
+func TestRulesAlone(t *testing.T) {
+	const command = `sed '1,/^spec:/d; s/^  //' prometheusrule.yaml`
+	if !strings.Contains(pages(t), command) {
+		t.Errorf("docs/metrics.md does not have %s", command)
+	}
+	out, err := exec.Command("sh", "-c", command).Output()
+	if err != nil || !strings.HasPrefix(string(out), "groups:\n- name: fairway\n  rules:\n  - alert: ") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
