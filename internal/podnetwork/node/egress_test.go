@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -134,6 +135,53 @@ func TestEgress(t *testing.T) {
 			t.Errorf("node %d: still there:\n%s", 2*i+1, left)
 		}
 	}
+}
+
+// TestEgressBrake: an agent that starts next to an API server without pods or Services keeps the rules of the agent before
+// for EmptyAfter. A few pods that are gone do not hold it back.
+func TestEgressBrake(t *testing.T) {
+	c := newCluster(t, 1, dual)
+	m := c.machines[0]
+	start := time.Now()
+	m.config.EmptyAfter = time.Minute
+	restart := func(pods egressPods) {
+		m.config.Egress = pods
+		m.restart()
+		m.network.now = func() time.Time { return start }
+		m.mustSync(c.peers())
+	}
+	marks := func(when string, want int) {
+		t.Helper()
+		out := m.run("nft list map inet fairway-egress marks4 2>/dev/null || true")
+		n := 0
+		for i := range 20 {
+			if strings.Contains(out, fmt.Sprintf("10.244.1.%d :", 100+i)) {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("%s: %d pods have rules, want %d:\n%s", when, n, want, out)
+		}
+	}
+	all := egressPods{}
+	for i := range 20 {
+		all[netip.AddrFrom4([4]byte{10, 244, 1, byte(100 + i)})] = plan.EgressPod{Node: m.peer.Name, Addr: egress4, Gateway: m.peer.Name}
+	}
+	restart(all)
+	marks("at first", 20)
+	restart(egressPods{})
+	marks("an empty API server", 20)
+	if !slices.ContainsFunc(m.network.Plan().Problems, func(p plan.Problem) bool { return p.Reason == plan.ReasonEgressKept }) {
+		t.Errorf("no problem says so: %v", m.network.Plan().Problems)
+	}
+	few := maps.Clone(all)
+	delete(few, netip.MustParseAddr("10.244.1.100"))
+	restart(few)
+	marks("one pod is gone", 19)
+	restart(egressPods{})
+	m.network.now = func() time.Time { return start.Add(time.Minute) }
+	m.mustSync(c.peers())
+	marks("empty for a minute", 0)
 }
 
 // refused connects ten times, and wants each connection to be refused before the client repeats its SYN. The kernel

@@ -119,14 +119,48 @@ func (k *egressKernel) remove(ctx context.Context, handle netlinksafe.Handle) er
 	return errors.Join(syncAnswers(handle, nil, 0), tunnel.RemoveVXLAN(handle, tunnel.EgressLink), k.table.Delete(ctx), tidyWays(handle, nil))
 }
 
-// planEgress adds the pods with egress addresses to the plan, once they are known.
-func (n *Network) planEgress(p *plan.Plan, c plan.State) {
+// planEgress adds the pods with egress addresses to the plan, once they are known. The rules of a previous agent stay for
+// EmptyAfter if the API server lacks most of their pods: without the rules pods would leave with the node's address.
+func (n *Network) planEgress(ctx context.Context, p *plan.Plan, c plan.State) error {
 	if n.Egress == nil {
-		return
+		return nil
 	}
-	if pods, known := n.Egress.Pods(); known {
-		p.Egress = p.AddEgress(c, pods)
+	pods, known := n.Egress.Pods()
+	if !known {
+		return nil
 	}
+	if n.egress.synced == nil { // the first plan, or the kernel is read again
+		had, kept, err := n.egress.compare(ctx, pods)
+		if err != nil {
+			return err
+		}
+		if !n.brake.Believe(n.now(), had, kept) {
+			p.Problems = append(p.Problems, plan.Problem{Reason: plan.ReasonEgressKept, Message: fmt.Sprintf(
+				"%d of %d pods' addresses in the rules of egress addresses are unknown to the API server; the rules stay for %v [was it restored from a backup?]", had-kept, had, n.EmptyAfter)})
+			return nil
+		}
+	}
+	p.Egress = p.AddEgress(c, pods)
+	return nil
+}
+
+// compare returns how many pods' addresses the kernel's rules have, and how many of them are in pods.
+func (k *egressKernel) compare(ctx context.Context, pods map[netip.Addr]plan.EgressPod) (had, kept int, err error) {
+	for _, set := range []string{"marks4", "marks6"} {
+		err := k.table.Elements(ctx, set, func(e nft.Element) error {
+			had++
+			if a, ok := netip.AddrFromSlice(e.Key); ok {
+				if _, ok := pods[a]; ok {
+					kept++
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) { // there is no table
+			return 0, 0, err
+		}
+	}
+	return had, kept, nil
 }
 
 // keepBehind keeps the elements of the sets vxlan-behind while the pods with egress addresses are not known.

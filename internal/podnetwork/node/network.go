@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/ipc/podroutes"
 	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 	"github.com/fairway-net/fairway/internal/podnetwork/node/tunnel"
@@ -73,6 +74,10 @@ type Config struct {
 	// Egress tells which pods leave the cluster with a load balancer's address. Nil: no pod does.
 	Egress Egress
 
+	// EmptyAfter is how long the API server must lack most pods with an egress address before the first plan drops their
+	// rules. 0: it is believed at once.
+	EmptyAfter time.Duration
+
 	// TablesChanged receives when another program may have changed the kernel's tables. Nil: only a timer finds changes.
 	TablesChanged <-chan struct{}
 	// Fragments is how many IP fragments a second each pod may send. The node puts them together in memory that all
@@ -103,6 +108,7 @@ type Network struct {
 	installed [2]fileState // source and copy of the plugin when their contents were last equal
 	rules     *podRules
 	egress    *egressKernel
+	brake     api.Brake // of the first plan with egress addresses
 	// egressRemoved: the kernel has nothing left of egress addresses.
 	egressRemoved bool
 	plan.Departures
@@ -120,7 +126,7 @@ func New(config Config) *Network {
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, DefaultConfDir)
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, plan.WayRoutes)
-	return &Network{Config: config, reported: map[plan.Problem]lastReport{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
+	return &Network{Config: config, reported: map[plan.Problem]lastReport{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), brake: api.Brake{Bound: config.EmptyAfter}, announcements: make(notice, 1), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach the pods of peers, which may include self. Routes to a peer
@@ -144,7 +150,9 @@ func (n *Network) Sync(ctx context.Context, self plan.Peer, peers []plan.Peer) e
 	}
 	state := n.state(ctx, self, peers, table, links)
 	p := plan.Make(state)
-	n.planEgress(p, state)
+	if err := n.planEgress(ctx, p, state); err != nil {
+		return err
+	}
 	n.last = p
 	unchecked := n.syncRules(ctx, p, links)
 	needed := errors.Join(enableForwarding(p.PodCIDRs, table), unchecked, n.installPlugin())

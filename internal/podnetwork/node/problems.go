@@ -86,7 +86,7 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 // report logs each problem once, and again if it was away in between. It sends events about nodes' problems, and counts
 // all problems.
 func (n *Network) report(problems []plan.Problem) {
-	counts := map[string]int{plan.ReasonPodCIDR: 0, plan.ReasonUnreachable: 0, plan.ReasonRoute: 0, plan.ReasonNoKey: 0, plan.ReasonGateway: 0, plan.ReasonNotAnnounced: 0, plan.ReasonOverShare: 0, plan.ReasonConfigOrder: 0}
+	counts := map[string]int{plan.ReasonPodCIDR: 0, plan.ReasonUnreachable: 0, plan.ReasonRoute: 0, plan.ReasonNoKey: 0, plan.ReasonGateway: 0, plan.ReasonNotAnnounced: 0, plan.ReasonOverShare: 0, plan.ReasonConfigOrder: 0, plan.ReasonEgressKept: 0}
 	now := make(map[plan.Problem]lastReport, len(problems))
 	events := 0
 	for _, p := range problems {

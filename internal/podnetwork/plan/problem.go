@@ -12,6 +12,7 @@ const (
 	ReasonNotAnnounced = "NotAnnounced" // no router announces a podCIDR
 
 	ReasonConfigOrder = "CNIConfigNotFirst" // the runtime uses another program's CNI configuration
+	ReasonEgressKept  = "EgressRulesKept"   // the API server lacks most pods that leave with an egress address
 	ReasonOverShare   = "PodOverShare"      // a pod takes more than its share of what all pods of the node use
 )
 
