@@ -85,7 +85,7 @@ func podNetworkConfig(log *slog.Logger, cfg *config.Config) node.Config {
 		Log: log, CNIBinDir: cfg.CNIBinDir, CNIConfDir: cfg.CNIConfDir, Masquerade: true,
 		NonMasqueradeCIDRs: cfg.NonMasqueradeCIDRs, ClusterCIDRs: cfg.ClusterCIDRs, NodeName: cfg.NodeName,
 		Fragments: cfg.PodFragments, EmptyAfter: cfg.EmptyAfter,
-		Way:       plan.Way(cfg.PodNetwork), RecordHostPorts: cfg.Mode != datapath.None,
+		Way: plan.Way(cfg.PodNetwork), RecordHostPorts: cfg.Mode != datapath.None,
 		RIB: podroutes.Of(podroutes.DefaultDir, cfg.NodeName),
 	}
 }
