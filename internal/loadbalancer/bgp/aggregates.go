@@ -22,16 +22,10 @@ const aggregatesTimeout = 30 * time.Second
 // aggregates keeps the rules that drop packets to unassigned addresses of the announced aggregates. A blackhole route
 // would also catch this node's own packets to a Service, because the kernel routes them before it translates them. The
 // table exists while there are aggregates, and outlives the process: routers may lead packets here until the next start.
-type aggregates struct {
-	table   *nft.Table
-	watch   *nft.Watch
-	written []netip.Prefix
-	known   bool // written is true
-}
+type aggregates struct{ *nft.Small[[]netip.Prefix] }
 
 func newAggregates() *aggregates {
-	t := nft.New(numbers.TableAggregates)
-	return &aggregates{table: t, watch: t.Watch()}
+	return &aggregates{nft.NewSmall[[]netip.Prefix](numbers.TableAggregates)}
 }
 
 // aggregatesOf returns the announced prefixes that have more than one address of a load balancer, sorted.
@@ -51,43 +45,20 @@ func aggregatesOf(sessions []announce.Session) (all []netip.Prefix) {
 func (a *aggregates) sync(ctx context.Context, want []netip.Prefix) error {
 	ctx, cancel := context.WithTimeout(ctx, aggregatesTimeout)
 	defer cancel()
-	err := a.write(ctx, want)
-	if a.written, a.known = want, err == nil; err != nil {
-		a.watch.Reset()
-		a.table.Close()
-		return fmt.Errorf("write the rules for aggregates: %w", err)
-	}
-	return nil
-}
-
-func (a *aggregates) write(ctx context.Context, want []netip.Prefix) error {
-	again := false
-	if a.known && slices.Equal(a.written, want) {
-		if len(want) == 0 {
-			return nil
-		}
-		change, _, err := a.watch.Look(ctx)
-		if err != nil || change == nft.Nothing {
-			return err
-		}
-		again = change == nft.Rules
-	}
-	if len(want) == 0 {
-		a.watch.Reset()
-		return a.table.Delete(ctx)
-	}
-	rs := &nft.Ruleset{Source: aggregatesText}
-	return a.watch.Keep(ctx, rs, func(context.Context) (bool, error) { return again, nil }, func(ctx context.Context) error {
-		var writes []nft.Write
+	err := a.Sync(ctx, &nft.Ruleset{Source: aggregatesText}, want, len(want), func(ctx context.Context, t *nft.Table) (writes []nft.Write, err error) {
 		for set, is4 := range map[string]bool{"aggregates4": true, "aggregates6": false} {
-			have, err := a.table.Prefixes(ctx, set)
+			have, err := t.Prefixes(ctx, set)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			writes = append(writes, nft.ReplacePrefixes(set, is4, have, want)...)
 		}
-		return a.table.Commit(ctx, nil, writes)
+		return writes, nil
 	})
+	if err != nil {
+		return fmt.Errorf("write the rules for aggregates: %w", err)
+	}
+	return nil
 }
 
 // Cleanup removes the speaker's rules for aggregates, if they are there.

@@ -88,7 +88,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	loopback := NewLoopback(r.log, "hostPort")
 	defer loopback.Close()
 	rules := newRules()
-	defer rules.table.Close()
+	defer rules.Close()
 	again := time.NewTimer(recheck)
 	defer again.Stop()
 	var failed error

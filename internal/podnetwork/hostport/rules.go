@@ -1,12 +1,10 @@
 package hostport
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"net/netip"
 	"time"
 
@@ -27,84 +25,32 @@ func rulesProgram() *nft.Ruleset {
 
 // rules are the kernel's part of host ports on loopback addresses. The table exists while there are such ports.
 type rules struct {
-	table   *nft.Table
-	watch   *nft.Watch
-	synced  map[service.Key]netip.AddrPort // the kernel's state after the last sync
-	isKnown bool                           // synced is true
+	*nft.Small[map[string]map[string]string]
 }
 
 func newRules() *rules {
-	t := nft.New(numbers.TableHostPorts)
-	return &rules{table: t, watch: t.Watch()}
+	return &rules{nft.NewSmall[map[string]map[string]string](numbers.TableHostPorts)}
 }
 
 // sync makes the table lead the wanted ports to their pods.
 func (r *rules) sync(ctx context.Context, want map[service.Key]netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, rulesTimeout)
 	defer cancel()
-	if err := r.write(ctx, want); err != nil {
-		r.isKnown = false
-		r.watch.Reset()
-		r.table.Close()
+	all := map[string]map[string]string{"loopback4": {}, "loopback6": {}}
+	for k, to := range want {
+		set := "loopback6"
+		if k.Addr.Addr().Is4() {
+			set = "loopback4"
+		}
+		all[set][string(keyBytes(k))] = string(dataBytes(to))
+	}
+	err := r.Sync(ctx, rulesProgram(), all, len(want), func(ctx context.Context, t *nft.Table) ([]nft.Write, error) {
+		return t.Differences(ctx, all, "loopback4", "loopback6")
+	})
+	if err != nil {
 		return fmt.Errorf("write the rules for host ports on loopback addresses: %w", err)
 	}
 	return nil
-}
-
-func (r *rules) write(ctx context.Context, want map[service.Key]netip.AddrPort) error {
-	again := false
-	if r.isKnown && maps.Equal(r.synced, want) {
-		if len(want) == 0 {
-			return nil
-		}
-		change, _, err := r.watch.Look(ctx)
-		if err != nil || change == nft.Nothing {
-			return err
-		}
-		again = change == nft.Rules
-	}
-	var err error
-	if len(want) == 0 {
-		r.watch.Reset()
-		err = r.table.Delete(ctx)
-	} else {
-		err = r.watch.Keep(ctx, rulesProgram(), func(context.Context) (bool, error) { return again, nil }, func(ctx context.Context) error {
-			ws, err := r.differences(ctx, want)
-			if err != nil {
-				return err
-			}
-			return r.table.Commit(ctx, nil, ws)
-		})
-	}
-	r.synced, r.isKnown = maps.Clone(want), err == nil
-	return err
-}
-
-// differences returns the writes that make the maps hold want.
-func (r *rules) differences(ctx context.Context, want map[service.Key]netip.AddrPort) (ws []nft.Write, err error) {
-	for set, is4 := range map[string]bool{"loopback4": true, "loopback6": false} {
-		wanted := map[string][]byte{}
-		for k, to := range want {
-			if k.Addr.Addr().Is4() == is4 {
-				wanted[string(keyBytes(k))] = dataBytes(to)
-			}
-		}
-		err := r.table.Elements(ctx, set, func(e nft.Element) error {
-			if data, ok := wanted[string(e.Key)]; ok && bytes.Equal(data, e.Data) {
-				delete(wanted, string(e.Key))
-			} else {
-				ws = append(ws, nft.Write{Set: set, Key: e.Key, Data: e.Data, Del: true})
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		for key, data := range wanted {
-			ws = append(ws, nft.Write{Set: set, Key: []byte(key), Data: data, Add: true})
-		}
-	}
-	return ws, nil
 }
 
 // keyBytes encodes inet_proto . inet_service: each part fills 32 bits.

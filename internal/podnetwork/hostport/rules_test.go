@@ -107,7 +107,7 @@ func TestRules(t *testing.T) {
 		inNode(t, host, func() error { return r.sync(t.Context(), want) })
 	}
 	r = newRules()
-	defer func() { r.table.Close() }()
+	defer func() { r.Close() }()
 	sync(want)
 	reached := func(what string) {
 		t.Helper()
@@ -121,7 +121,7 @@ func TestRules(t *testing.T) {
 	reached("after the first sync")
 
 	before := inHost(t, host, "-a", "list", "ruleset")
-	r.table.Close()
+	r.Close()
 	r = newRules()
 	sync(want)
 	if after := inHost(t, host, "-a", "list", "ruleset"); after != before {

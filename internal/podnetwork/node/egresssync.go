@@ -260,7 +260,7 @@ func (k *egressKernel) fill(ctx context.Context, want elements, inside []netip.P
 		}
 		ws = append(ws, nft.ReplacePrefixes(set, set == "inside4", have, inside)...)
 	}
-	other, err := want.differing(ctx, k.table, "ends4", "ends6", "partners4", "partners6", "answers4", "answers6", "sources4", "sources6", "marks4", "marks6")
+	other, err := k.table.Differences(ctx, want, "ends4", "ends6", "partners4", "partners6", "answers4", "answers6", "sources4", "sources6", "marks4", "marks6")
 	if err != nil {
 		return err
 	}

@@ -169,7 +169,7 @@ func (m *podRules) fill(ctx context.Context, want map[string][]netip.Prefix, end
 		}
 		ws = append(ws, nft.ReplacePrefixes(set, is4, have, want[set])...)
 	}
-	other, err := ends.differing(ctx, m.table, "vxlan-ends4", "vxlan-ends6", "vxlan-peers4", "vxlan-peers6")
+	other, err := m.table.Differences(ctx, ends, "vxlan-ends4", "vxlan-ends6", "vxlan-peers4", "vxlan-peers6")
 	if err != nil {
 		return err
 	}

@@ -157,28 +157,17 @@ func (k *Keeper) write(ctx context.Context, over map[netip.Addr]int) error {
 	if _, err := k.rules.Load(ctx, program, false); err != nil {
 		return err
 	}
-	var ws []nft.Write
-	have := map[netip.Addr]bool{}
-	for _, set := range []string{"over4", "over6"} {
-		err := k.rules.Elements(ctx, set, func(e nft.Element) error {
-			a, _ := netip.AddrFromSlice(e.Key)
-			if have[a] = true; over[a] == 0 {
-				ws = append(ws, nft.Write{Set: set, Key: e.Key, Del: true})
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
+	want := map[string]map[string]string{"over4": {}, "over6": {}}
 	for a := range over {
 		set := "over6"
 		if a.Is4() {
 			set = "over4"
 		}
-		if !have[a] {
-			ws = append(ws, nft.Write{Set: set, Key: a.AsSlice(), Add: true})
-		}
+		want[set][string(a.AsSlice())] = ""
+	}
+	ws, err := k.rules.Differences(ctx, want, "over4", "over6")
+	if err != nil {
+		return err
 	}
 	return k.rules.Commit(ctx, nil, ws)
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -32,26 +31,22 @@ func program() *nft.Ruleset {
 	return &nft.Ruleset{Source: rulesText, Data: map[string]any{"Priority": numbers.HookPeers}}
 }
 
-// keys are the elements by set.
-type keys map[string]map[string]bool
+// keys are the elements by set. The values are empty.
+type keys = map[string]map[string]string
 
 // A Guard keeps the table in the network namespace of the goroutine that calls Run.
 type Guard struct {
 	log     *slog.Logger
-	table   *nft.Table
-	watch   *nft.Watch
+	table   *nft.Small[keys]
 	changed chan struct{}
 
 	mu   sync.Mutex
 	want keys // nil: not known yet, so the table stays as it is
-
-	have keys // the kernel's state after the last pass; nil: not known
 }
 
 // New returns a Guard. It does not access the kernel.
 func New(log *slog.Logger) *Guard {
-	t := nft.New(numbers.TablePeers)
-	return &Guard{log: log, table: t, watch: t.Watch(), changed: make(chan struct{}, 1)}
+	return &Guard{log: log, table: nft.NewSmall[keys](numbers.TablePeers), changed: make(chan struct{}, 1)}
 }
 
 // Set sets the routers of the node: addresses and BGP ports. Any goroutine may call it.
@@ -74,9 +69,9 @@ func elements(routers []netip.AddrPort) keys {
 		if r.Addr().Is4() {
 			set = "peers4"
 		}
-		all[set][key(r.Addr(), unix.IPPROTO_TCP, r.Port())] = true
-		all[set][key(r.Addr(), unix.IPPROTO_UDP, numbers.PortBFD)] = true
-		all[set][key(r.Addr(), unix.IPPROTO_UDP, numbers.PortBFDMultiHop)] = true
+		all[set][key(r.Addr(), unix.IPPROTO_TCP, r.Port())] = ""
+		all[set][key(r.Addr(), unix.IPPROTO_UDP, numbers.PortBFD)] = ""
+		all[set][key(r.Addr(), unix.IPPROTO_UDP, numbers.PortBFDMultiHop)] = ""
 	}
 	return all
 }
@@ -89,7 +84,7 @@ func key(a netip.Addr, proto byte, port uint16) string {
 
 // Run keeps the table until ctx ends. The table stays.
 func (g *Guard) Run(ctx context.Context) error {
-	defer g.forget()
+	defer g.table.Close()
 	timer := time.NewTimer(resync)
 	defer timer.Stop()
 	for {
@@ -115,68 +110,13 @@ func (g *Guard) sync(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := g.write(ctx, want); err != nil {
-		g.forget()
+	err := g.table.Sync(ctx, program(), want, len(want["peers4"])+len(want["peers6"]), func(ctx context.Context, t *nft.Table) ([]nft.Write, error) {
+		return t.Differences(ctx, want, "peers4", "peers6")
+	})
+	if err != nil {
 		return fmt.Errorf("write table %s: %w", numbers.TablePeers, err)
 	}
-	g.have = want
 	return nil
-}
-
-func (g *Guard) write(ctx context.Context, want keys) error {
-	none := len(want["peers4"])+len(want["peers6"]) == 0
-	again := false
-	if g.have != nil && equal(g.have, want) {
-		if none {
-			return nil
-		}
-		change, _, err := g.watch.Look(ctx)
-		if err != nil || change == nft.Nothing {
-			return err
-		}
-		again = change == nft.Rules
-	}
-	if none {
-		g.watch.Reset()
-		return g.table.Delete(ctx)
-	}
-	return g.watch.Keep(ctx, program(), func(context.Context) (bool, error) { return again, nil }, func(ctx context.Context) error {
-		return g.fill(ctx, want)
-	})
-}
-
-func equal(a, b keys) bool {
-	return maps.Equal(a["peers4"], b["peers4"]) && maps.Equal(a["peers6"], b["peers6"])
-}
-
-// fill writes the elements that differ.
-func (g *Guard) fill(ctx context.Context, want keys) error {
-	var ws []nft.Write
-	for set, wanted := range want {
-		have := map[string]bool{}
-		err := g.table.Elements(ctx, set, func(e nft.Element) error {
-			if have[string(e.Key)] = true; !wanted[string(e.Key)] {
-				ws = append(ws, nft.Write{Set: set, Key: e.Key, Del: true})
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for k := range wanted {
-			if !have[k] {
-				ws = append(ws, nft.Write{Set: set, Key: []byte(k), Add: true})
-			}
-		}
-	}
-	return g.table.Commit(ctx, nil, ws)
-}
-
-// forget makes the next pass read the kernel.
-func (g *Guard) forget() {
-	g.have = nil
-	g.watch.Reset()
-	g.table.Close()
 }
 
 // Remove removes the table, if it is there.

@@ -78,7 +78,7 @@ func TestPeers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(g.forget)
+	t.Cleanup(g.table.Close)
 	both := []netip.AddrPort{netip.AddrPortFrom(n.Outside.Addrs[0], 179), netip.AddrPortFrom(n.Outside.Addrs[1], 179)}
 	sync(both...)
 	check("masqueraded", pod, guarded)
