@@ -47,8 +47,8 @@ var law = []floor{
 	{"testing", "path kube datapath networkpolicy flow service kernel api"},
 	{"command", "operate path kube proxy loadbalancer datapath networkpolicy podnetwork gateway flow service dns ipc kernel cli api text deploy"},
 	{"operate", "kube loadbalancer datapath podnetwork service ipc kernel api text"},
-	{"path", "flow kernel api"},
-	{"kube", "loadbalancer networkpolicy gateway service api text"},
+	{"kube", "path loadbalancer networkpolicy gateway service api text"},
+	{"path", "networkpolicy podnetwork flow dns service kernel api text"},
 	{"proxy", "datapath flow service ipc kernel api"},
 	{"loadbalancer", "datapath service ipc kernel cli api text"},
 	{"datapath", "flow service kernel api text"},
@@ -72,7 +72,7 @@ var law = []floor{
 var pure = []string{
 	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "gateway", "loadbalancer/ipam", "loadbalancer/announce",
 	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "operate/doctor", "testing/policytest",
-	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path/trace",
+	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path", "path/trace",
 }
 
 // kubernetes are packages that may import Kubernetes' modules, with the reason.
@@ -82,6 +82,7 @@ var kubernetes = map[string]string{
 	"kube/gateway":         "the edge to the API server, for Gateway API and Ingress",
 	"kube/networkpolicy":   "the edge to the API server, for policies",
 	"kube/objects":         "the edge to the API server, for administrators' commands",
+	"kube/path":            "the edge to the API server, for predictions of a packet's way",
 	"operate/ingress":      "the API's types",
 	"operate/install":      "kustomize, and the API's types",
 	"command/agent/config": "k8s.io/kube-proxy has the types of KubeProxyConfiguration",

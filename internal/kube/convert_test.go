@@ -345,7 +345,7 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 	var eps []*service.Slice
 	for i := range w.Slices {
 		s := ConvertSlice(&w.Slices[i])
-		readWeights(&w.Slices[i], s)
+		ReadWeights(&w.Slices[i], s)
 		checkSlice(t, s)
 		s, bad := withWeights(s, find, maxWeightProblems)
 		checkProblems(t, bad)

@@ -42,7 +42,7 @@ func SlicesKind(c kubernetes.Interface) Kind[*discoveryv1.EndpointSlice, service
 			if slice.Service.Name == "" {
 				return nil // made for another kind of object
 			}
-			readWeights(o, slice)
+			ReadWeights(o, slice)
 			internSlice(slice)
 			return slice
 		},

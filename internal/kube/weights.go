@@ -77,9 +77,9 @@ func formatWeights(s *service.Slice) string {
 	return b.String()
 }
 
-// readWeights sets the weights of a slice's endpoints from its annotation. Invalid parts are left out, and cause one
+// ReadWeights sets the weights of a slice's endpoints from its annotation. Invalid parts are left out, and cause one
 // problem.
-func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
+func ReadWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 	text := o.Annotations[AnnotationEndpointWeights]
 	if text == "" {
 		return

@@ -87,7 +87,7 @@ func checkWeights(t *testing.T, wire discoveryv1.EndpointSlice, s *service.Slice
 	t.Helper()
 	wire.Annotations = map[string]string{AnnotationEndpointWeights: formatWeights(s)}
 	again := ConvertSlice(&wire)
-	if readWeights(&wire, again); formatWeights(again) != formatWeights(s) {
+	if ReadWeights(&wire, again); formatWeights(again) != formatWeights(s) {
 		t.Errorf("weights %q come back as %q", formatWeights(s), formatWeights(again))
 	}
 }
@@ -132,7 +132,7 @@ func TestReadWeights(t *testing.T) {
 	} {
 		o := weighed(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2"), text)
 		s := ConvertSlice(o)
-		readWeights(o, s)
+		ReadWeights(o, s)
 		got := formatWeights(s)
 		if len(s.Problems) == 1 && s.Problems[0].Reason == reasonWeight {
 			got += " bad"
