@@ -37,8 +37,8 @@ func cluster(t *testing.T, settings, objects string) *path.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := kubepath.Parse(strings.NewReader(string(base)+"\n---\n"+objects), "default")
-	if err != nil {
+	var o kubepath.Objects
+	if err := o.Parse(strings.NewReader(string(base)+"\n---\n"+objects), "default"); err != nil {
 		t.Fatal(err)
 	}
 	c := o.Cluster(facts)

@@ -34,7 +34,7 @@ type Objects struct {
 }
 
 // pageSize bounds the objects of one answer of the API server.
-const pageSize = 500
+const pageSize = 2000
 
 // Read lists the objects of a cluster once. custom may be nil.
 func Read(ctx context.Context, client kubernetes.Interface, custom dynamic.Interface) (*Objects, error) {
@@ -93,21 +93,20 @@ func pages[L metav1.ListInterface](ctx context.Context, list func(context.Contex
 // maxManifests bounds the bytes of manifests.
 const maxManifests = 512 << 20
 
-// Parse reads manifests: YAML or JSON, also the List that `kubectl get -o yaml` writes. Objects of other kinds are left
+// Parse adds the objects of manifests: YAML or JSON, also the List that `kubectl get -o yaml` writes. Objects of other kinds are left
 // out. Objects without a namespace are in namespace.
-func Parse(r io.Reader, namespace string) (*Objects, error) {
-	o := &Objects{}
+func (o *Objects) Parse(r io.Reader, namespace string) error {
 	docs := yaml.NewYAMLOrJSONDecoder(io.LimitReader(r, maxManifests), 4096)
 	for n := 1; ; n++ {
 		var raw map[string]any
 		switch err := docs.Decode(&raw); {
 		case err == io.EOF:
-			return o, nil
+			return nil
 		case err != nil:
-			return nil, fmt.Errorf("object %d: %w", n, text.OneLine(err))
+			return fmt.Errorf("object %d: %w", n, text.OneLine(err))
 		}
 		if err := o.add(raw, namespace); err != nil {
-			return nil, fmt.Errorf("object %d: %w", n, text.OneLine(err))
+			return fmt.Errorf("object %d: %w", n, text.OneLine(err))
 		}
 	}
 }
