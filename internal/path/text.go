@@ -75,13 +75,17 @@ func (t *writer) head(p *Path) {
 		to = strings.TrimSpace(p.To.Service + " " + p.To.Key)
 	}
 	line := from + "  →  " + cmp.Or(to, p.To.Asked)
-	verdict := verdictWords[p.Verdict.Predicted]
+	end := cmp.Or(p.Verdict.Observed, p.Verdict.Predicted)
+	verdict := verdictWords[end]
+	if p.Verdict.Agree != nil && !*p.Verdict.Agree {
+		verdict += ", predicted: " + verdictWords[p.Verdict.Predicted]
+	}
 	if utf8.RuneCountInString(line)+utf8.RuneCountInString(verdict)+4 > text.Width {
 		line += "\n"
 	} else {
 		line += "  "
 	}
-	fmt.Fprintf(t, "%s%s %s\n\n", line, t.mark(p.Verdict.Predicted), verdict)
+	fmt.Fprintf(t, "%s%s %s\n\n", line, t.mark(end), verdict)
 }
 
 var verdictWords = map[State]string{
@@ -210,6 +214,12 @@ func (t *writer) findings(p *Path) {
 		}
 	}
 	foot := "Predicted from the cluster's objects; no packet was sent."
+	switch agree := p.Verdict.Agree; {
+	case agree != nil && *agree:
+		foot = "Predicted, and seen: a probe went this way."
+	case agree != nil:
+		foot = "A probe did not go as predicted."
+	}
 	if len(p.NotLooked) > 0 {
 		foot += " Not known: " + strings.Join(p.NotLooked, ", ") + "."
 	}

@@ -15,7 +15,7 @@ func TestEachCommand(t *testing.T) {
 	elsewhere := map[string]string{ // commands with output that depends on the machine, or that need more than a lab
 		"fairway doctor":   "../../internal/operate/doctor/testdata/report.table",
 		"fairway diff":     "../../internal/command/inspect/testdata/listing/diff.table", // a working lab has no difference
-		"fairway path":     "../../internal/path/testdata/00-delivered.txtar", // and ../../internal/command/path
+		"fairway path":     "../../internal/path/testdata/00-delivered.txtar",            // and ../../internal/command/path
 		"fairway help":     "../../cmd/fairway/testdata/help/fairway.txt",
 		"fairway-lab help": "../cmd/fairway-lab/testdata/help/fairway-lab.txt",
 	}

@@ -1,0 +1,186 @@
+package path
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/path/trace"
+)
+
+// Compare adds to a prediction what nodes saw of a probe: the observed end and endpoint, whether they agree with the
+// prediction, and the causes that only a kernel shows. A way that was not watched to its end proves nothing: Observed stays
+// empty.
+func Compare(p *Path, w trace.Way) {
+	for _, n := range w.NotWatched {
+		if !slices.Contains(p.NotLooked, n) {
+			p.NotLooked = append(p.NotLooked, n)
+		}
+	}
+	observed, proved := ends[w.End.Class]
+	if !proved {
+		return
+	}
+	p.NotLooked = slices.DeleteFunc(p.NotLooked, func(s string) bool { return s == notListening && observed == Delivered })
+	p.Verdict.Observed = observed
+	agree := observed == p.Verdict.Predicted || p.Verdict.Predicted == Sometimes && (observed == Delivered || observed == Dropped)
+	agree = p.follow(w) && agree
+	p.Verdict.Agree = &agree
+	if observed == Delivered {
+		if agree {
+			return
+		}
+		p.Findings = slices.DeleteFunc(p.Findings, func(f Finding) bool { return f.Level == Fatal })
+		return
+	}
+	if agree {
+		return // the predicted cause stands
+	}
+	p.addEnd(w.End, observed)
+	if len(w.Findings) > 0 {
+		f := p.sentence(w.Findings[0], w.End)
+		p.Findings = slices.Insert(p.Findings, 0, f)
+	}
+}
+
+// ends are the states of the classes that prove something.
+var ends = map[trace.Class]State{
+	trace.Delivered: Delivered, trace.RefusedBy: Refused, trace.DroppedBy: Dropped, trace.LostAfter: Dropped, trace.ReplyLost: Dropped, trace.Unanswered: Dropped,
+}
+
+// follow marks the endpoint that the packet went to. It reports whether the prediction has this endpoint.
+func (p *Path) follow(w trace.Way) bool {
+	if len(p.Candidates) == 0 || len(w.Hops) == 0 {
+		return true
+	}
+	to := w.Hops[len(w.Hops)-1].After.Dst
+	i := slices.IndexFunc(p.Candidates, func(c Candidate) bool { return c.Addr == to.String() || c.Addr == to.Addr().String() })
+	if i < 0 {
+		return w.End.Class != trace.Delivered // a packet that ended early was not translated yet
+	}
+	for j := range p.Candidates {
+		p.Candidates[j].Followed = i == j
+	}
+	return p.Candidates[i].Kept
+}
+
+// addEnd ends the steps where the packet ended.
+func (p *Path) addEnd(e trace.End, observed State) {
+	s := Step{Node: e.Node, Kind: KindLink, Hook: e.Hook, State: observed, Text: "ends here", Predicted: &Foreseen{State: p.Verdict.Predicted}}
+	if e.Hook != "" {
+		s.Text = "ends after hook " + e.Hook
+	}
+	if e.Next != "" {
+		s.Text, s.Detail = "lost between "+e.Node+" and "+e.Next, e.Link
+	}
+	if r := e.Rule; r != nil {
+		s.Kind, s.Text, s.Detail = KindFilter, "ends at "+e.Hook+" by a rule", r.Place()
+		s.Refs = []Ref{{Kernel: "nft-rule", Table: r.Family + " " + r.Table, Chain: r.Chain, Handle: r.Handle, Text: r.Text, Show: "nft -a list chain " + r.Family + " " + r.Table + " " + r.Chain}}
+		s.Evidence = append(s.Evidence, Evidence{By: string(trace.FromNFTrace), Verdict: r.Verdict})
+	}
+	if d := e.Drop; d != nil {
+		s.Evidence = append(s.Evidence, Evidence{By: string(trace.FromDrop), Reason: d.Reason, Where: d.Where})
+		s.Detail = cmp.Or(s.Detail, strings.TrimSpace("kernel: "+d.Reason+" "+d.Where))
+	}
+	// The steps behind the end were not seen.
+	if i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Kind == KindSocket }); i >= 0 && e.Rule == nil {
+		s.N = p.Steps[i].N
+		p.Steps = append(p.Steps[:i], s)
+	} else {
+		s.N = len(p.Steps) + 1
+		p.Steps = append(p.Steps, s)
+	}
+	p.Verdict.Step = s.N
+	p.Reply = []Step{}
+}
+
+// endpointName returns the pod of an endpoint.
+func (p *Path) endpointName(addr string) string {
+	for _, c := range p.Candidates {
+		if c.Addr == addr && c.Pod != "" {
+			return c.Pod
+		}
+	}
+	return addr
+}
+
+// ports returns the ports of a list of listeners.
+func ports(listens string) string {
+	var all []string
+	for _, l := range strings.Fields(listens) {
+		if i := strings.LastIndexByte(l, ':'); i >= 0 && !slices.Contains(all, l[i+1:]) {
+			all = append(all, l[i+1:])
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// sentence writes a finding of the trace.
+func (p *Path) sentence(f trace.Finding, e trace.End) Finding {
+	x := f.Facts
+	pod := p.endpointName(x["addr"])
+	_, port, _ := strings.Cut(x["addr"][max(0, strings.LastIndexByte(x["addr"], ':')):], ":")
+	out := Finding{Code: Code(f.Code), Level: Fatal}
+	switch f.Code {
+	case trace.ForeignRule:
+		out.Text = fmt.Sprintf("Another program's rule ends it: %s.", x["rule"])
+		if e.Rule != nil {
+			out.Advice = fmt.Sprintf("nft -a list chain %s %s %s", e.Rule.Family, e.Rule.Table, e.Rule.Chain)
+		}
+	case trace.OwnRule:
+		out.Text = fmt.Sprintf("The rule %s ends it, and the objects say otherwise.", x["rule"])
+		out.Advice = "fairway diff on " + f.Node
+	case trace.NoListener:
+		out.Text = fmt.Sprintf("%s refuses: nothing listens on %s.", pod, port)
+		if x["listens"] != "" {
+			out.Text = fmt.Sprintf("%s refuses: nothing listens on %s, it listens on %s.", pod, port, ports(x["listens"]))
+		}
+	case trace.OtherAddress:
+		out.Text = fmt.Sprintf("%s listens on %s only.", pod, x["listens"])
+	case trace.QueueFull:
+		out.Text = fmt.Sprintf("%s's accept queue is full (%s of %s): ListenOverflows +%s.", pod, x["queue"], x["backlog"], x["overflows"])
+	default:
+		out.Text = kernelSentence(f)
+	}
+	return out
+}
+
+// kernelSentence writes a finding about a node's kernel.
+func kernelSentence(f trace.Finding) string {
+	x := f.Facts
+	switch f.Code {
+	case trace.NoRoute:
+		return fmt.Sprintf("%s has no route to %s (%s).", f.Node, x["to"], x["kind"])
+	case trace.NeighbourFailed:
+		return fmt.Sprintf("%s answers no neighbour request on %s of %s.", x["via"], x["link"], f.Node)
+	case trace.LinkDown:
+		return fmt.Sprintf("%s of %s is down: it leads to %s.", x["link"], f.Node, x["to"])
+	case trace.ForwardingOff:
+		return fmt.Sprintf("%s is 0 on %s.", x["sysctl"], f.Node)
+	case trace.ReversePath:
+		return fmt.Sprintf("In by %s, back by %s: rp_filter on %s drops it.", x["link"], cmp.Or(x["back"], "another link"), x["link"])
+	case trace.TooLarge:
+		mtu := ""
+		if n, err := strconv.Atoi(x["mtu"]); err == nil && n > 0 {
+			mtu = " " + x["mtu"]
+		}
+		return fmt.Sprintf("The packet does not fit %s's MTU%s.", x["link"], mtu)
+	case trace.TCProgram:
+		return fmt.Sprintf("A tc program on %s of %s drops it.", x["link"], f.Node)
+	case trace.ConntrackFull:
+		return fmt.Sprintf("conntrack of %s is full (%s of %s).", f.Node, x["count"], x["max"])
+	case trace.StaleFlow:
+		return fmt.Sprintf("conntrack of %s still leads to %s, which is gone.", f.Node, x["to"])
+	case trace.ReplyAstray:
+		return fmt.Sprintf("The answer does not come back by %s: the client meets a stranger.", f.Node)
+	case trace.NATDiffers:
+		return fmt.Sprintf("%s sent it to %s, which is no endpoint.", f.Node, x["to"])
+	case trace.NotTranslated:
+		return fmt.Sprintf("%s did not translate %s: it left by %s.", f.Node, x["to"], x["link"])
+	case trace.NotAnAddress:
+		return fmt.Sprintf("%s has %s itself, and no Service has the port there.", f.Node, x["addr"])
+	}
+	return fmt.Sprintf("%s at %s.", f.Code, f.Node)
+}
