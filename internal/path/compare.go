@@ -11,7 +11,7 @@ import (
 )
 
 // Compare adds to a prediction what nodes saw of a probe: the observed end and endpoint, whether they agree with the
-// prediction, and the causes that only a kernel shows. A way that was not watched to its end proves nothing: Observed stays
+// prediction, and the causes that only a kernel shows. Question.Follow makes a prediction for the endpoint that was seen. A way that was not watched to its end proves nothing: Observed stays
 // empty.
 func Compare(p *Path, w trace.Way) {
 	for _, n := range w.NotWatched {
@@ -84,17 +84,33 @@ func (p *Path) addEnd(e trace.End, observed State) {
 		s.Evidence = append(s.Evidence, Evidence{By: string(trace.FromDrop), Reason: d.Reason, Where: d.Where})
 		s.Detail = cmp.Or(s.Detail, strings.TrimSpace("kernel: "+d.Reason+" "+d.Where))
 	}
-	// The steps behind the end were not seen.
-	if i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Kind == KindSocket }); i >= 0 && e.Rule == nil {
-		s.N = p.Steps[i].N
-		p.Steps = append(p.Steps[:i], s)
-	} else {
-		s.N = len(p.Steps) + 1
-		p.Steps = append(p.Steps, s)
-	}
+	i := p.endOf(e, observed)
+	s.N = i + 1
+	p.Steps = append(p.Steps[:i], s)
 	p.Verdict.Step = s.N
 	p.Reply = []Step{}
 }
+
+// endOf returns the number of steps before the end. The steps behind it were not seen.
+func (p *Path) endOf(e trace.End, observed State) int {
+	socket := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Kind == KindSocket })
+	if socket < 0 {
+		socket = len(p.Steps)
+	}
+	if e.Rule == nil && observed == Refused {
+		return socket
+	}
+	for i, s := range p.Steps[:socket] {
+		early := s.Kind == KindDNS || s.Kind == KindService || s.Kind == KindNAT && hookOrder[e.Hook] > 0
+		if s.Node == e.Node && !early && hookOrder[s.Hook] >= hookOrder[e.Hook] {
+			return i
+		}
+	}
+	return socket
+}
+
+// hookOrder is the order in which a packet meets the hooks.
+var hookOrder = map[string]int{"prerouting": 0, "output": 0, "forward": 1, "input": 1, "postrouting": 2}
 
 // endpointName returns the pod of an endpoint.
 func (p *Path) endpointName(addr string) string {

@@ -76,7 +76,7 @@ func (p *predictor) conclude() {
 			denied++
 		}
 	}
-	if v.Predicted == Delivered && denied > 0 && denied < kept {
+	if (v.Predicted == Delivered || v.Predicted == Dropped) && denied > 0 && denied < kept {
 		v.Predicted = Sometimes
 		p.explainDenied(denied, kept)
 	}
@@ -342,7 +342,7 @@ func (p *predictor) toEndpoint(d service.Decision) {
 	for i := range d.Route.Endpoints {
 		e := &d.Route.Endpoints[i]
 		denied := p.judge(p.endpointAt(e.Addr), p.sourceAt(d, *e))
-		if denied.text == "" && follow == nil {
+		if e.Addr == p.q.Follow || denied.text == "" && follow == nil {
 			follow = e
 		}
 		for j := range p.out.Candidates {

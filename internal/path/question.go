@@ -34,6 +34,8 @@ type Destination struct {
 type Question struct {
 	From Place
 	To   Destination
+	// Follow is the endpoint that the steps follow, if the Service has it. The zero value: the first that gets the packet.
+	Follow netip.AddrPort
 }
 
 // ParseFrom reads pod/NAMESPACE/NAME, pod/NAME, node/NAME, outside or outside:IP.
