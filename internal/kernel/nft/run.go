@@ -54,10 +54,21 @@ func List(ctx context.Context, f Family, table string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// PrintChain returns a chain as nft prints it, with the handles of its rules.
+// PrintChain returns a chain as nft prints it, with the handles of its rules. nft also reads the elements of the table's
+// sets: a third of a second at 50,000 Services.
 func PrintChain(ctx context.Context, f Family, table, chain string) ([]byte, error) {
+	return print(ctx, "list", "chain", f.String(), table, chain)
+}
+
+// PrintFamily returns all rules of a family as nft prints them, with their handles. It is faster than PrintChain for
+// families with large sets and few rules, because nft reads no elements.
+func PrintFamily(ctx context.Context, f Family) ([]byte, error) {
+	return print(ctx, "list", "ruleset", f.String())
+}
+
+func print(ctx context.Context, args ...string) ([]byte, error) {
 	var out bytes.Buffer
-	err := command(ctx, &out, "", "-t", "-a", "list", "chain", f.String(), table, chain)
+	err := command(ctx, &out, "", append([]string{"-t", "-a"}, args...)...)
 	return out.Bytes(), err
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -208,7 +210,12 @@ func (f fault) test(t *testing.T) {
 	order.Send = &trace.Send{Patience: 700 * time.Millisecond, Size: f.size}
 	var heard trace.Heard
 	all := c.Watch(order, func() { heard = f.send(t, c, order) })
-	way := trace.Follow(trace.Record{To: to, Endpoints: order.Endpoints, Observations: all, Heard: heard, Sender: "node-1", Relayed: f.relayed, Watched: []string{"node-1", "node-2"}})
+	record := trace.Record{To: to, Endpoints: order.Endpoints, Observations: all, Heard: heard, Sender: "node-1", Relayed: f.relayed, Watched: []string{"node-1", "node-2"}}
+	way := trace.Follow(record)
+	record.Observations = secondFirst(all)
+	if again := trace.Follow(record); !reflect.DeepEqual(again, way) {
+		t.Errorf("with the second node first the way is another one:\n%s", summary(again, heard))
+	}
 	t.Log(summary(way, heard))
 	if way.End.Class != f.class || way.End.Node != f.node || heard.Outcome != f.heard {
 		t.Errorf("end %+v, heard %+v; want %s at %s, heard %s", way.End, heard, f.class, f.node, f.heard)
@@ -222,6 +229,13 @@ func (f fault) test(t *testing.T) {
 	if len(way.Findings) == 0 || way.Findings[0].Code != f.finding || !strings.Contains(fmt.Sprint(way.Findings[0].Facts), f.facts) {
 		t.Errorf("findings %+v, want first %s with %s", way.Findings, f.finding, f.facts)
 	}
+}
+
+// secondFirst puts the observations of node-2 before those of node-1.
+func secondFirst(all []trace.Observation) []trace.Observation {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b trace.Observation) int { return -strings.Compare(a.Node, b.Node) })
+	return all
 }
 
 // send sends from the client's namespace, as the node does for a pod.

@@ -61,6 +61,45 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestLive: without a probe, the nodes watch a real client's connection, which has no tag.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Server.Serve("tcp", c.Endpoint)
+	p := plan(c, api.TCP)
+	for i := range p.Orders {
+		p.Orders[i].Tag, p.Orders[i].Send, p.Orders[i].Client = 0, nil, c.Client.Addr(true)
+	}
+	p.Send = func(context.Context) trace.Heard { // the client is no part of the probe
+		if got := c.Client.Ask("tcp", c.VIP, 10*time.Second); got.Outcome != testnet.Answered {
+			t.Error(got)
+		}
+		return trace.Heard{Outcome: trace.Answered}
+	}
+	r, err := remote.Probe(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := trace.Follow(r.Record); len(w.Hops) != 2 || w.Hops[0].Before.Src.Addr() != c.Client.Addr(true) || w.Hops[1].After.Dst != c.Endpoint || len(w.Reply) != 2 {
+		t.Errorf("hops %+v, replies %+v", w.Hops, w.Reply)
+	}
+}
+
+// TestDeadline: a node stops at its order's deadline, though nobody tells it.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	ns := testnet.NewNamespace(t, "node")
+	in, writer := io.Pipe()
+	defer writer.Close()
+	go func() {
+		_, _ = io.WriteString(writer, `{"run":"x","node":"a","proto":6,"to":"10.96.0.1:80","tag":3,"for":100000000}`+"\n")
+	}()
+	var out strings.Builder
+	if err := ns.Do(func() error { return remote.Serve(t.Context(), in, &out, observe.Config{Namespaces: []string{}}) }); err != nil || !strings.Contains(out.String(), `{"done"`) {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
 // TestUnwatched: a node that fails is not watched, with its reason, and the way ends there as "not watched", never as lost.
 func TestUnwatched(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@
 // addresses belong together.
 //
 // Promises:
-//   - Pure: no kernel, no network, no clock. Equal observations give an equal Way, in any order of arrival.
+//   - Pure: no kernel, no network, no clock. Equal observations give an equal Way, in any order of the nodes.
 //   - A Way says only what a node saw. A node that nobody watched is in Way.NotWatched, and a packet is never called lost
 //     there.
 //   - The first cause ends the Way. What follows from this cause (a timeout, a missing reply) is no cause of its own.

@@ -14,11 +14,27 @@ func Follow(r Record) Way {
 	w.Repeats = repeats
 	w.Hops = f.order(hops)
 	replies, _ := f.hops(true)
-	slices.SortStableFunc(replies, func(a, b Hop) int { return -cmp.Compare(a.TTL, b.TTL) })
-	w.Reply = replies
+	w.Reply = back(w.Hops, replies)
 	w.End = f.end(w)
 	w.Findings = f.findings(w)
 	return w
+}
+
+// back puts the answer's hops in order: those that mirror the way, backwards, and then the rest by TTL.
+func back(hops, replies []Hop) (way []Hop) {
+	slices.SortStableFunc(replies, func(a, b Hop) int {
+		return cmp.Or(-cmp.Compare(a.TTL, b.TTL), strings.Compare(a.Node, b.Node))
+	})
+	for _, h := range slices.Backward(hops) {
+		mirrors := func(r Hop) bool {
+			return r.Node == h.Node && r.Before.Src == h.After.Dst && r.Before.Dst == h.After.Src
+		}
+		if i := slices.IndexFunc(replies, mirrors); i >= 0 {
+			way = append(way, replies[i])
+			replies = slices.Delete(replies, i, i+1)
+		}
+	}
+	return append(way, replies...)
 }
 
 type follower struct{ Record }
