@@ -27,6 +27,11 @@ func (j *joiner) readState() {
 	}
 	s.Routes = j.routes()
 	links := j.usedLinks()
+	for _, r := range s.Routes { // no packet came, so look where it should have come
+		if len(j.seen) == 0 && r.Link != "" && !slices.Contains(links, r.Link) {
+			links = append(links, r.Link)
+		}
+	}
 	for _, name := range sysctlNames(j.order.To.Addr().Is4(), links) {
 		if b, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/")); err == nil {
 			s.Sysctls[name] = strings.TrimSpace(string(b))
@@ -93,8 +98,9 @@ func (j *joiner) routes() (all []trace.Route) {
 		case "forward", "postrouting", "output":
 			add(routeTo(p.Dst.Addr(), netip.Addr{}, ""))
 		case "prerouting":
-			if o.Rule.Verdict == "accept" {
-				add(routeTo(p.Src.Addr(), netip.Addr{}, ""))
+			add(routeTo(p.Src.Addr(), netip.Addr{}, ""))
+			if p.In != "" && !o.Reply && p.Dst != j.order.To { // it was not translated, so the kernel decided about these addresses
+				add(routeTo(p.Dst.Addr(), p.Src.Addr(), p.In))
 			}
 		}
 	}
@@ -136,11 +142,11 @@ func routeTo(to, from netip.Addr, in string) (r trace.Route, ok bool) {
 	}
 	found, err := netlink.RouteGetWithOptions(to.AsSlice(), options)
 	switch {
-	case errors.Is(err, unix.EXDEV):
+	case in != "" && (errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL)): // EXDEV before Linux 6.15
 		r.Kind = "martian"
 	case errors.Is(err, unix.EACCES):
 		r.Kind = "prohibit"
-	case errors.Is(err, unix.EINVAL) && in == "":
+	case errors.Is(err, unix.EINVAL):
 		r.Kind = "blackhole"
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH):
 		r.Kind = "none"

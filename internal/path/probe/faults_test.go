@@ -46,6 +46,15 @@ type fault struct {
 	finding trace.Code
 	facts   string // a part of the finding's facts
 	heard   trace.Outcome
+	// agent is what an unprivileged agent finds; nil: the same. It has no drop reasons, cannot enter pods, and injects.
+	agent *found
+}
+
+type found struct {
+	class   trace.Class
+	node    string
+	finding trace.Code
+	facts   string
 }
 
 const (
@@ -59,7 +68,7 @@ var faults = []fault{
 	{name: "0 healthy, UDP", proto: api.UDP, serve: pod, class: trace.Delivered, node: "node-2", heard: trace.Answered},
 	{name: "0 healthy, NodePort from outside", proto: api.TCP, outside: true, to: "172.18.0.11:30080", serve: pod, class: trace.Delivered, node: "node-2", heard: trace.Answered},
 	{name: "0 healthy, mode iptables", proto: api.TCP, serve: pod, open: openIPTables, class: trace.Delivered, node: "node-2", heard: trace.Answered},
-	{name: "0 healthy, mode userspace", proto: api.TCP, serve: pod, open: openUserspace, relayed: true, class: trace.Delivered, node: "node-2", heard: trace.Answered},
+	{name: "0 healthy, mode userspace", proto: api.TCP, serve: pod, open: openUserspace, relayed: true, class: trace.Delivered, node: "node-2", heard: trace.Answered, agent: &found{class: trace.Delivered, node: "node-1"}},
 	{name: "8 a port that the Service has not", proto: api.TCP, to: "10.96.0.1:81", serve: pod, class: trace.RefusedBy, node: "node-1", finding: trace.OwnRule, facts: "reject with tcp reset", heard: trace.Refused},
 	{
 		name: "9 UDP to a TCP port", proto: api.UDP, serve: pod, class: trace.RefusedBy, node: "node-1", finding: trace.OwnRule, facts: "reject", heard: trace.Refused,
@@ -71,9 +80,9 @@ var faults = []fault{
 			})
 		},
 	},
-	{name: "10 nothing listens on the port", proto: api.TCP, serve: "10.244.2.6:8081", class: trace.RefusedBy, node: "node-2", finding: trace.NoListener, facts: "10.244.2.6:8081", heard: trace.Refused},
-	{name: "10 nothing listens on the port, UDP", proto: api.UDP, class: trace.RefusedBy, node: "node-2", finding: trace.NoListener, facts: "10.244.2.6:8080", heard: trace.Refused},
-	{name: "11 server on 127.0.0.1", proto: api.TCP, serve: "127.0.0.1:8080", class: trace.RefusedBy, node: "node-2", finding: trace.OtherAddress, facts: "127.0.0.1:8080", heard: trace.Refused},
+	{name: "10 nothing listens on the port", proto: api.TCP, serve: "10.244.2.6:8081", class: trace.RefusedBy, node: "node-2", finding: trace.NoListener, facts: "10.244.2.6:8081", heard: trace.Refused, agent: &found{class: trace.RefusedBy, node: "node-2", finding: trace.EndpointRefuses, facts: "10.244.2.6:8080"}},
+	{name: "10 nothing listens on the port, UDP", proto: api.UDP, class: trace.RefusedBy, node: "node-2", finding: trace.NoListener, facts: "10.244.2.6:8080", heard: trace.Refused, agent: &found{class: trace.RefusedBy, node: "node-2", finding: trace.EndpointRefuses, facts: "10.244.2.6:8080"}},
+	{name: "11 server on 127.0.0.1", proto: api.TCP, serve: "127.0.0.1:8080", class: trace.RefusedBy, node: "node-2", finding: trace.OtherAddress, facts: "127.0.0.1:8080", heard: trace.Refused, agent: &found{class: trace.RefusedBy, node: "node-2", finding: trace.EndpointRefuses, facts: "10.244.2.6:8080"}},
 	{
 		name: "18 loadBalancerSourceRanges", proto: api.TCP, outside: true, to: "203.0.113.7:80", serve: pod, class: trace.DroppedBy, node: "node-1", finding: trace.OwnRule, facts: "dropped", heard: trace.Silent,
 		provoke: func(_ *testing.T, c *twonodes.Cluster) {
@@ -113,7 +122,7 @@ var faults = []fault{
 		provoke: func(_ *testing.T, c *twonodes.Cluster) { firewallOn(c, 0, "input", "ip daddr 10.96.0.1 drop") },
 	},
 	{
-		name: "27 a tc program", proto: api.TCP, serve: pod, class: trace.DroppedBy, node: "node-2", finding: trace.TCProgram, facts: "tcx ingress eth0: site_policy", heard: trace.Silent,
+		name: "27 a tc program", proto: api.TCP, serve: pod, class: trace.DroppedBy, node: "node-2", finding: trace.TCProgram, facts: "tcx ingress eth0: site_policy", heard: trace.Silent, agent: &found{class: trace.LostAfter, node: "node-1", finding: trace.TCProgram, facts: "tcx ingress eth0: program "},
 		provoke: func(t *testing.T, c *twonodes.Cluster) { dropByTCX(t, c, c.Nodes[1], "eth0") },
 	},
 	{
@@ -169,7 +178,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "38 the accept queue is full", proto: api.TCP, class: trace.Unanswered, node: "node-2", finding: trace.QueueFull, facts: "backlog:1", heard: trace.Silent,
+		name: "38 the accept queue is full", proto: api.TCP, class: trace.Unanswered, node: "node-2", finding: trace.QueueFull, facts: "backlog:1", heard: trace.Silent, agent: &found{class: trace.Unanswered, node: "node-2", finding: trace.EndpointSilent, facts: "10.244.2.6:8080"},
 		provoke: fillQueue,
 	},
 }
@@ -181,14 +190,16 @@ func firewallOn(c *twonodes.Cluster, node int, hook, rule string) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			f.test(t)
-		})
+		for _, unprivileged := range []bool{false, true} {
+			t.Run(f.name+map[bool]string{true: ", as an agent"}[unprivileged], func(t *testing.T) {
+				t.Parallel()
+				f.test(t, unprivileged)
+			})
+		}
 	}
 }
 
-func (f fault) test(t *testing.T) {
+func (f fault) test(t *testing.T, unprivileged bool) {
 	open := twonodes.NFTables
 	if f.open != nil {
 		open = f.open
@@ -206,6 +217,10 @@ func (f fault) test(t *testing.T) {
 		to = netip.MustParseAddrPort(f.to)
 	}
 	order := c.Order("", f.proto, to)
+	c.Unprivileged = unprivileged
+	if f.agent != nil && unprivileged {
+		f.class, f.node, f.finding, f.facts = f.agent.class, f.agent.node, f.agent.finding, f.agent.facts
+	}
 	order.Port, order.Relayed = f.port, f.relayed
 	order.Send = &trace.Send{Patience: 700 * time.Millisecond, Size: f.size}
 	var heard trace.Heard
@@ -247,7 +262,7 @@ func (f fault) send(t *testing.T, c *twonodes.Cluster, order trace.Order) (heard
 	} else {
 		order.Send.Pod = c.Client.Addr(true)
 	}
-	c.On(from, func() error {
+	c.Observe(from, func() error {
 		heard = probe.Send(t.Context(), order, c.Config())
 		return nil
 	})

@@ -52,6 +52,8 @@ func (f follower) findings(w Way) (all []Finding) {
 	}
 	if e.Drop != nil {
 		f.dropFindings(e, add)
+	} else if programs := f.state(e.Next).Programs; e.Next != "" && len(programs) > 0 {
+		add(TCProgram, e.Next, "programs", strings.Join(programs, ", "))
 	}
 	if e.Class == LostAfter || e.Class == DroppedBy || e.Class == NotSent || e.Class == RefusedBy {
 		f.routeFindings(w, add)
@@ -77,6 +79,7 @@ func (f follower) endpointFindings(w Way, add addFunc) {
 		return
 	}
 	to := w.Hops[len(w.Hops)-1].After.Dst
+	known := false
 	for _, o := range f.Observations {
 		if o.State == nil {
 			continue
@@ -85,6 +88,7 @@ func (f follower) endpointFindings(w Way, add addFunc) {
 			if e.Addr != to.Addr() || !e.Entered {
 				continue
 			}
+			known = w.End.Class == RefusedBy
 			var here, elsewhere, texts []string
 			for _, l := range e.Listeners {
 				texts = append(texts, l.Addr.String())
@@ -93,6 +97,7 @@ func (f follower) endpointFindings(w Way, add addFunc) {
 				case a == to.Addr() || a.IsUnspecified():
 					here = append(here, l.Addr.String())
 					if l.Full() || e.Overflows > 0 {
+						known = true
 						add(QueueFull, o.Node, "addr", to.String(), "queue", strconv.Itoa(l.Queue), "backlog", strconv.Itoa(l.Backlog), "overflows", fmt.Sprint(e.Overflows))
 					}
 				default:
@@ -108,6 +113,14 @@ func (f follower) endpointFindings(w Way, add addFunc) {
 				add(NoListener, o.Node, "addr", to.String(), "listens", strings.Join(texts, " "))
 			}
 		}
+	}
+	if f.home(w.Hops[len(w.Hops)-1]) == "" || known {
+		return
+	}
+	if w.End.Class == RefusedBy {
+		add(EndpointRefuses, w.End.Node, "addr", to.String())
+	} else {
+		add(EndpointSilent, w.End.Node, "addr", to.String())
 	}
 }
 
@@ -182,7 +195,7 @@ func (f follower) routeFindings(w Way, add addFunc) {
 		switch {
 		case done[key]:
 			continue
-		case r.Kind == "martian" && w.End.Drop == nil:
+		case r.Kind == "martian" && w.End.Drop == nil && f.filters(s, r.In):
 			add(ReversePath, w.End.Node, "link", r.In, "from", r.From.String())
 		case r.Kind == "none" || r.Kind == "blackhole" || r.Kind == "unreachable" || r.Kind == "prohibit":
 			if r.In == "" || !f.forwardingOff(s) {
@@ -197,6 +210,12 @@ func (f follower) routeFindings(w Way, add addFunc) {
 		}
 		done[key] = true
 	}
+}
+
+// filters reports whether the node checks the reverse path on a link.
+func (f follower) filters(s State, link string) bool {
+	strict := func(name string) bool { v := s.Sysctls["net.ipv4.conf."+name+".rp_filter"]; return v != "" && v != "0" }
+	return strict("all") || strict(link)
 }
 
 func (f follower) forwardingOff(s State) bool {

@@ -17,8 +17,14 @@ func Follow(r Record) Way {
 	w.Reply = back(w.Hops, replies)
 	w.End = f.end(w)
 	w.Findings = f.findings(w)
+	if len(w.Findings) > 0 && w.End.Class == LostAfter && w.End.Next == "" && slices.Contains(decisions, w.Findings[0].Code) {
+		w.End.Class = DroppedBy // the node's state says it as well as the kernel's reason would
+	}
 	return w
 }
+
+// decisions are findings about the node itself that leave no other explanation for a packet that went no further there.
+var decisions = []Code{NoRoute, ForwardingOff, ReversePath, TooLarge}
 
 // back puts the answer's hops in order: those that mirror the way, backwards, and then the rest by TTL.
 func back(hops, replies []Hop) (way []Hop) {

@@ -91,6 +91,8 @@ const (
 	OwnRule         Code = "OwnRule"         // a rule of Fairway (rule, text, chain)
 	NoListener      Code = "NoListener"      // nothing listens on the port (addr, listens)
 	OtherAddress    Code = "OtherAddress"    // it listens on another address of the pod only (addr, listens)
+	EndpointRefuses Code = "EndpointRefuses" // and its sockets are not known (addr)
+	EndpointSilent  Code = "EndpointSilent"  // it does not answer, and its sockets do not say why (addr)
 	QueueFull       Code = "QueueFull"       // the accept queue is full (addr, queue, backlog, overflows)
 	NoRoute         Code = "NoRoute"         // (to, kind)
 	NeighbourFailed Code = "NeighbourFailed" // (via, link)
@@ -98,7 +100,7 @@ const (
 	ForwardingOff   Code = "ForwardingOff"   // (sysctl)
 	ReversePath     Code = "ReversePath"     // (link, from, back)
 	TooLarge        Code = "TooBig"          // (link, mtu)
-	TCProgram       Code = "TCProgram"       // (link, programs)
+	TCProgram       Code = "TCProgram"       // (link, programs); certain only with End.Drop
 	ConntrackFull   Code = "ConntrackFull"   // (count, max)
 	StaleFlow       Code = "StaleFlow"       // conntrack leads to an endpoint that is none any more (to)
 	ReplyAstray     Code = "ReplyAstray"     // a node that translated the probe did not see the answer (node, from)

@@ -28,6 +28,9 @@ type Cluster struct {
 	Endpoint       netip.AddrPort
 	VIP            netip.AddrPort // of TCP and UDP
 
+	// Unprivileged gives observers and senders the rights of an agent in deploy/: CAP_NET_ADMIN and CAP_NET_RAW.
+	Unprivileged bool
+
 	t     testing.TB
 	paths []datapath.Datapath
 }
@@ -127,8 +130,22 @@ func (c *Cluster) Run(h *testnet.Host, input, name string, args ...string) strin
 	return string(out)
 }
 
-// Config says where the namespaces of the pods are: those of a test are in no usual place.
+// Observe is On with the rights that Unprivileged says.
+func (c *Cluster) Observe(h *testnet.Host, f func() error) {
+	c.t.Helper()
+	c.On(h, func() error {
+		if c.Unprivileged {
+			return asAgent(f)
+		}
+		return f()
+	})
+}
+
+// Config says where the namespaces of the pods are: those of a test are in no usual place. An agent sees none.
 func (c *Cluster) Config() observe.Config {
+	if c.Unprivileged {
+		return observe.Config{Namespaces: []string{}}
+	}
 	return observe.Config{Namespaces: []string{c.Client.Path(), c.Server.Path()}}
 }
 
@@ -143,7 +160,7 @@ func (c *Cluster) Watch(order trace.Order, send func()) (all []trace.Observation
 	var watches []*observe.Watch
 	for _, n := range c.Nodes {
 		order.Node = n.Name
-		c.On(n, func() error {
+		c.Observe(n, func() error {
 			w, err := observe.Arm(c.t.Context(), order, c.Config())
 			if err == nil {
 				c.t.Cleanup(w.Close)
@@ -154,7 +171,7 @@ func (c *Cluster) Watch(order trace.Order, send func()) (all []trace.Observation
 	}
 	send()
 	for i, n := range c.Nodes {
-		c.On(n, func() error {
+		c.Observe(n, func() error {
 			some, done := watches[i].Stop(c.t.Context())
 			if done.Lost {
 				c.t.Errorf("%s lost events", n.Name)
