@@ -13,6 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/path/observe"
 	"github.com/fairway-net/fairway/internal/path/trace"
+	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/twonodes"
 )
 
@@ -110,6 +111,27 @@ func TestMasquerade(t *testing.T) {
 	}
 	if !seen || len(chains(all, "node-2", true)) == 0 || len(chains(all, "node-1", true)) == 0 {
 		t.Errorf("masquerading seen: %v\n%s", seen, describe(all))
+	}
+}
+
+// TestAffinity: a client's second connection is translated by the rule of the affinity, not by the balancing (fault 17).
+func TestAffinity(t *testing.T) {
+	t.Parallel()
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Server.Serve("tcp", c.Endpoint)
+	c.Sync(func(f *service.Frontend) { f.Affinity = 3 * time.Hour })
+	for i, want := range []string{"lb-dnat-affinity", "lb-affinity"} {
+		all := c.Watch(c.Order("", api.TCP, c.VIP), func() {
+			if err := tagged(c.Client, "tcp", c.VIP); err != nil {
+				t.Error(err)
+			}
+		})
+		at := slices.IndexFunc(all, func(o trace.Observation) bool {
+			return o.Rule != nil && o.Rule.Verdict == "accept" && strings.Contains(o.Rule.Text, "dnat ip to")
+		})
+		if at < 0 || all[at].Rule.Chain != want {
+			t.Errorf("connection %d was not translated in chain %s:\n%s", i+1, want, describe(all))
+		}
 	}
 }
 
