@@ -51,6 +51,8 @@ func (w *Watch) findPods() (all []pod) {
 				peers, _ = netns.Peers(w.files) // without the right there are none
 			}
 			all = append(all, pod{addr: e.Addr(), link: r.Link, file: behind(r.Link, peers)})
+		case r.Kind == "unicast" && !r.Via.IsValid() && isBridge(r.Link):
+			all = append(all, pod{addr: e.Addr(), link: r.Link}) // which port of the bridge is the pod's is not known
 		}
 	}
 	for i := range all {
@@ -89,6 +91,11 @@ func PodNamespace(addr netip.Addr, cfg Config) (file string, err error) {
 func hostRoute(prefix string, a netip.Addr) bool {
 	p, err := netip.ParsePrefix(prefix)
 	return err == nil && p.IsSingleIP() && p.Addr() == a
+}
+
+func isBridge(name string) bool {
+	l, err := netlink.LinkByName(name)
+	return err == nil && l.Type() == "bridge"
 }
 
 // behind returns the file of the namespace in which the other end of a link is.

@@ -33,19 +33,20 @@ type fault struct {
 	name  string // with the number in the list of faults that `fairway path` names
 	proto api.Proto
 	// from and to are the client and the address; zero: the client pod, and the Service's address.
-	outside bool
-	to      string
-	size    int
-	port    uint16
-	relayed bool
-	open    twonodes.Open // nil: mode nftables
-	serve   string        // where the server listens; "": nowhere
-	provoke func(t *testing.T, c *twonodes.Cluster)
-	class   trace.Class
-	node    string
-	finding trace.Code
-	facts   string // a part of the finding's facts
-	heard   trace.Outcome
+	outside  bool
+	fromNode bool
+	to       string
+	size     int
+	port     uint16
+	relayed  bool
+	open     twonodes.Open // nil: mode nftables
+	serve    string        // where the server listens; "": nowhere
+	provoke  func(t *testing.T, c *twonodes.Cluster)
+	class    trace.Class
+	node     string
+	finding  trace.Code
+	facts    string // a part of the finding's facts
+	heard    trace.Outcome
 	// agent is what an unprivileged agent finds; nil: the same. It has no drop reasons, cannot enter pods, and injects.
 	agent *found
 }
@@ -69,6 +70,10 @@ var faults = []fault{
 	{name: "0 healthy, NodePort from outside", proto: api.TCP, outside: true, to: "172.18.0.11:30080", serve: pod, class: trace.Delivered, node: "node-2", heard: trace.Answered},
 	{name: "0 healthy, mode iptables", proto: api.TCP, serve: pod, open: openIPTables, class: trace.Delivered, node: "node-2", heard: trace.Answered},
 	{name: "0 healthy, mode userspace", proto: api.TCP, serve: pod, open: openUserspace, relayed: true, class: trace.Delivered, node: "node-2", heard: trace.Answered, agent: &found{class: trace.Delivered, node: "node-1"}},
+	{name: "0 healthy, from the node", proto: api.TCP, fromNode: true, serve: pod, class: trace.Delivered, node: "node-2", heard: trace.Answered},
+	{name: "0 healthy, endpoint on the client's node", proto: api.TCP, provoke: endpointNear, class: trace.Delivered, node: "node-1", heard: trace.Answered},
+	{name: "0 healthy, a pod calls itself", proto: api.TCP, provoke: endpointIsClient, class: trace.Delivered, node: "node-1", heard: trace.Answered},
+	{name: "0 healthy, from outside, endpoint on the host network of the second node", proto: api.TCP, outside: true, to: "172.18.0.11:30080", provoke: endpointIsNode, class: trace.Delivered, node: "node-2", heard: trace.Answered},
 	{name: "8 a port that the Service has not", proto: api.TCP, to: "10.96.0.1:81", serve: pod, class: trace.RefusedBy, node: "node-1", finding: trace.OwnRule, facts: "reject with tcp reset", heard: trace.Refused},
 	{
 		name: "9 UDP to a TCP port", proto: api.UDP, serve: pod, class: trace.RefusedBy, node: "node-1", finding: trace.OwnRule, facts: "reject", heard: trace.Refused,
@@ -259,7 +264,7 @@ func (f fault) send(t *testing.T, c *twonodes.Cluster, order trace.Order) (heard
 	from := c.Nodes[0]
 	if f.outside {
 		from = c.Net.Outside
-	} else {
+	} else if !f.fromNode {
 		order.Send.Pod = c.Client.Addr(true)
 	}
 	c.Observe(from, func() error {
@@ -279,6 +284,25 @@ func summary(w trace.Way, h trace.Heard) string {
 	}
 	fmt.Fprintf(&b, "end %+v rule %+v drop %+v\nfindings %+v", w.End, w.End.Rule, w.End.Drop, w.Findings)
 	return b.String()
+}
+
+// moveEndpoint makes an address of a host the only endpoint.
+func moveEndpoint(c *twonodes.Cluster, h *testnet.Host, at string) {
+	c.Endpoint = netip.MustParseAddrPort(at)
+	h.Serve("tcp", c.Endpoint)
+	c.Sync(func(f *service.Frontend) { f.Internal.Endpoints[0].Local = true })
+}
+
+func endpointNear(_ *testing.T, c *twonodes.Cluster) {
+	moveEndpoint(c, c.Net.Pod(c.Nodes[0], "near", netip.MustParseAddr("10.244.1.7")), "10.244.1.7:8080")
+}
+
+func endpointIsClient(_ *testing.T, c *twonodes.Cluster) {
+	moveEndpoint(c, c.Client, "10.244.1.100:8080")
+}
+
+func endpointIsNode(_ *testing.T, c *twonodes.Cluster) {
+	moveEndpoint(c, c.Nodes[1], "172.18.0.12:8080")
 }
 
 // dropByTCX attaches a program that drops TCP to the Service's endpoint port, as another program would.

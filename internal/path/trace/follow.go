@@ -263,19 +263,24 @@ func (f follower) silent(w Way) End {
 	return end
 }
 
-// home returns the watched node that has the endpoint to which the packet goes.
-func (f follower) home(h Hop) string {
+// home returns the watched node that has the endpoint to which the packet goes. The node that has the address itself comes
+// before a node that only has a link to it.
+func (f follower) home(h Hop) (node string) {
 	for _, o := range f.Observations {
 		if o.State == nil {
 			continue
 		}
 		for _, e := range o.State.Endpoints {
-			if e.Addr == h.After.Dst.Addr() {
+			switch {
+			case e.Addr != h.After.Dst.Addr():
+			case e.Link == "":
 				return o.Node
+			case node == "" || o.Node == h.Node:
+				node = o.Node
 			}
 		}
 	}
-	return ""
+	return node
 }
 
 // drop returns the first packet of a direction that the kernel freed, if that explains a missing answer.
