@@ -60,6 +60,32 @@ func injected(t *testing.T, c *twonodes.Cluster, proto api.Proto, to netip.AddrP
 	return trace.Follow(trace.Record{To: to, Endpoints: order.Endpoints, Observations: all, Heard: heard, Sender: "node-1"}), heard
 }
 
+// TestTwoProbes: another probe with the same tag at the same time changes nothing in the way of this one.
+func TestTwoProbes(t *testing.T) {
+	t.Parallel()
+	c := twonodes.New(t, true, twonodes.NFTables)
+	c.Server.Serve("tcp", c.Endpoint)
+	other := c.Net.Pod(c.Nodes[0], "other", netip.MustParseAddr("10.244.1.101"))
+	order := c.Order("", api.TCP, c.VIP)
+	order.Send = &trace.Send{}
+	var heard trace.Heard
+	send := func() {
+		for i, from := range []*testnet.Host{other, c.Client, other} {
+			c.On(from, func() error {
+				if h := probe.Send(t.Context(), order, c.Config()); i == 1 {
+					heard = h
+				}
+				return nil
+			})
+		}
+	}
+	all := c.Watch(order, send)
+	w := trace.Follow(trace.Record{To: c.VIP, Endpoints: order.Endpoints, Observations: all, Heard: heard, Sender: "node-1"})
+	if len(w.Hops) != 2 || len(w.Reply) != 2 || w.Hops[0].Before.Src != heard.Local || w.Hops[1].Before.Src != heard.Local || w.Reply[1].After.Dst != heard.Local {
+		t.Errorf("the way is\n%s", summary(w, heard))
+	}
+}
+
 // TestRemoveStale: links of a probe that was killed go, and links of a running one and of others stay.
 func TestRemoveStale(t *testing.T) {
 	t.Parallel()

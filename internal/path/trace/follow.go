@@ -2,6 +2,7 @@ package trace
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -9,12 +10,13 @@ import (
 // Follow returns the way that follows from the record.
 func Follow(r Record) Way {
 	w := Way{NotWatched: r.NotWatched}
-	f := follower{r}
+	f := follower{Record: r}
 	hops, repeats := f.hops(false)
 	w.Repeats = repeats
 	w.Hops = f.order(hops)
+	f.way = w.Hops
 	replies, _ := f.hops(true)
-	w.Reply = back(w.Hops, replies)
+	w.Reply = f.back(w.Hops, replies)
 	w.End = f.end(w)
 	w.Findings = f.findings(w)
 	if len(w.Findings) > 0 && w.End.Class == LostAfter && w.End.Next == "" && slices.Contains(decisions, w.Findings[0].Code) {
@@ -26,8 +28,9 @@ func Follow(r Record) Way {
 // decisions are findings about the node itself that leave no other explanation for a packet that went no further there.
 var decisions = []Code{NoRoute, ForwardingOff, ReversePath, TooLarge}
 
-// back puts the answer's hops in order: those that mirror the way, backwards, and then the rest by TTL.
-func back(hops, replies []Hop) (way []Hop) {
+// back puts the answer's hops in order: those that mirror the way, backwards, and then ICMP errors by TTL. Other hops are
+// answers to other clients.
+func (f follower) back(hops, replies []Hop) (way []Hop) {
 	slices.SortStableFunc(replies, func(a, b Hop) int {
 		return cmp.Or(-cmp.Compare(a.TTL, b.TTL), strings.Compare(a.Node, b.Node))
 	})
@@ -40,10 +43,14 @@ func back(hops, replies []Hop) (way []Hop) {
 			replies = slices.Delete(replies, i, i+1)
 		}
 	}
-	return append(way, replies...)
+	icmp := func(r Hop) bool { return r.Before.Src.Port() == 0 }
+	return append(way, slices.DeleteFunc(replies, func(r Hop) bool { return !icmp(r) })...)
 }
 
-type follower struct{ Record }
+type follower struct {
+	Record
+	way []Hop
+}
 
 func (f follower) ours(r Rule) bool {
 	if f.Ours != nil {
@@ -141,7 +148,7 @@ func (f follower) created(node string, id uint32) bool {
 // smaller TTL. A relay begins again: its packet goes from the same node to an endpoint.
 func (f follower) order(hops []Hop) (way []Hop) {
 	slices.SortStableFunc(hops, func(a, b Hop) int {
-		return cmp.Or(-cmp.Compare(f.first(a), f.first(b)), -cmp.Compare(a.TTL, b.TTL))
+		return cmp.Or(-cmp.Compare(f.first(a), f.first(b)), -cmp.Compare(a.TTL, b.TTL), strings.Compare(a.Node, b.Node))
 	})
 	used := make([]bool, len(hops))
 	for len(way) < len(hops) {
@@ -149,8 +156,8 @@ func (f follower) order(hops []Hop) (way []Hop) {
 		if n := len(way); n > 0 {
 			if i := f.next(hops, used, way[n-1]); i >= 0 {
 				next = i
-			} else if f.Relayed {
-				break // the rest are connections of other clients
+			} else if f.Relayed || way[n-1].Flow != nil && way[0].Before.Src == f.Heard.Local {
+				break // the rest are packets of other clients
 			}
 		}
 		used[next] = true
@@ -179,12 +186,16 @@ func (f follower) next(hops []Hop, used []bool, last Hop) int {
 	return relay
 }
 
-// first is 1 for a hop that can be the packet's first: it still has the address that the client called.
+// first is the larger, the more likely a hop is the packet's first: it has the client's address, or still the address that
+// the client called.
 func (f follower) first(h Hop) int {
-	if h.Before.Dst == f.To {
-		return 1
+	switch {
+	case h.Before.Dst != f.To:
+		return 0
+	case h.Before.Src == f.Heard.Local:
+		return 2
 	}
-	return 0
+	return 1
 }
 
 // end says how the way ends. The first cause counts.
@@ -286,11 +297,22 @@ func (f follower) home(h Hop) (node string) {
 // drop returns the first packet of a direction that the kernel freed, if that explains a missing answer.
 func (f follower) drop(reply bool) *Observation {
 	for i, o := range f.Observations {
-		if o.Drop != nil && o.Reply == reply && o.Packet != nil && !strings.Contains(o.Packet.Flags, "RST") { // a reset is an end, not a way
+		if o.Drop == nil || o.Reply != reply || o.Packet == nil || strings.Contains(o.Packet.Flags, "RST") { // a reset is an end, not a way
+			continue
+		}
+		if !reply && f.isClient(o.Packet.Src) || reply && f.isClient(o.Packet.Dst) {
 			return &f.Observations[i]
 		}
 	}
 	return nil
+}
+
+// isClient reports whether the client had this address somewhere on the way.
+func (f follower) isClient(a netip.AddrPort) bool {
+	if len(f.way) == 0 {
+		return !f.Heard.Local.IsValid() || a == f.Heard.Local
+	}
+	return slices.ContainsFunc(f.way, func(h Hop) bool { return h.Before.Src == a || h.After.Src == a })
 }
 
 func (f follower) hookOf(hops []Hop, node string) string {
