@@ -4,6 +4,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -32,7 +33,7 @@ func TestDNS(t *testing.T) {
 	for name, want := range map[string]string{"db.shop.svc.cluster.local": "NOERROR 10.96.0.7", "dbb.shop.svc.cluster.local": "NXDOMAIN"} {
 		for _, injected := range []bool{false, true} {
 			order := c.Order("", api.UDP, c.VIP)
-			order.Send = &trace.Send{Pod: c.Client.Addr(true), Name: name, Inject: injected}
+			order.Send = &trace.Send{Pod: c.Client.Addr(true), Name: name, Inject: injected, Patience: 20 * time.Second}
 			var heard trace.Heard
 			c.On(c.Nodes[0], func() error {
 				heard = probe.Send(t.Context(), order, c.Config())

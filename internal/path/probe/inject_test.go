@@ -49,6 +49,7 @@ func TestInject(t *testing.T) {
 func injected(t *testing.T, c *twonodes.Cluster, proto api.Proto, to netip.AddrPort, send trace.Send) (trace.Way, trace.Heard) {
 	t.Helper()
 	order := c.Order("", proto, to)
+	send.Patience = 20 * time.Second
 	order.Send = &send
 	var heard trace.Heard
 	all := c.Watch(order, func() {
@@ -67,7 +68,7 @@ func TestTwoProbes(t *testing.T) {
 	c.Server.Serve("tcp", c.Endpoint)
 	other := c.Net.Pod(c.Nodes[0], "other", netip.MustParseAddr("10.244.1.101"))
 	order := c.Order("", api.TCP, c.VIP)
-	order.Send = &trace.Send{}
+	order.Send = &trace.Send{Patience: 20 * time.Second}
 	var heard trace.Heard
 	send := func() {
 		for i, from := range []*testnet.Host{other, c.Client, other} {

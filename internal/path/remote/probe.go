@@ -20,7 +20,7 @@ type Transport func(ctx context.Context, node string, in io.Reader, out io.Write
 // The bounds of a probe.
 const (
 	// ArmLimit is how long the nodes have to arm. A node that needs longer is not watched.
-	ArmLimit = 5 * time.Second
+	ArmLimit = 8 * time.Second
 	// maxOutput bounds the output of one node.
 	maxOutput = 32 << 20
 	// answerTime is how long the answer of a UDP server or the end of a handshake may take to cross the last node.

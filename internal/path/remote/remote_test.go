@@ -33,7 +33,7 @@ func plan(c *twonodes.Cluster, proto api.Proto) remote.Plan {
 	for _, n := range c.Nodes {
 		p.Orders = append(p.Orders, c.Order(n.Name, proto, c.VIP))
 	}
-	p.Orders[0].Send = &trace.Send{Pod: c.Client.Addr(c.VIP.Addr().Is4())}
+	p.Orders[0].Send = &trace.Send{Pod: c.Client.Addr(c.VIP.Addr().Is4()), Patience: 20 * time.Second}
 	return p
 }
 

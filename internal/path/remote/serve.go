@@ -36,14 +36,10 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, cfg observe.Config)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the goroutine that reads commands
 	s := server{order: o, cfg: cfg, out: json.NewEncoder(out)}
-	watch := o.For
-	if watch == 0 {
-		watch = trace.MaxWatch
-	}
-	limited, cancel := context.WithTimeout(ctx, watch)
-	defer cancel()
-	return s.serve(limited, ctx, commands(limited, buffered))
+	return s.serve(ctx, commands(ctx, buffered))
 }
 
 // maxLine bounds one line of the input.
@@ -89,9 +85,11 @@ type server struct {
 	out   *json.Encoder
 }
 
-// serve watches until it is told to stop. ctx ends with the watch, whole with the process.
-func (s server) serve(ctx, whole context.Context, commands <-chan string) error {
-	w, err := observe.Arm(ctx, s.order, s.cfg)
+// serve arms, and watches until it is told to stop, the order's time is up, or ctx ends.
+func (s server) serve(ctx context.Context, commands <-chan string) error {
+	arming, cancel := context.WithTimeout(ctx, ArmLimit)
+	defer cancel()
+	w, err := observe.Arm(arming, s.order, s.cfg)
 	if err != nil {
 		_ = s.write(trace.Line{Done: &trace.Done{Node: s.order.Node, Error: err.Error()}}) // the error is returned anyway
 		return err
@@ -101,6 +99,12 @@ func (s server) serve(ctx, whole context.Context, commands <-chan string) error 
 	if err := s.write(trace.Line{Armed: &armed}); err != nil {
 		return err
 	}
+	watch := s.order.For
+	if watch == 0 {
+		watch = trace.MaxWatch
+	}
+	watching, cancel := context.WithTimeout(ctx, watch)
+	defer cancel()
 	for stop := false; !stop; {
 		select {
 		case command, open := <-commands:
@@ -108,18 +112,18 @@ func (s server) serve(ctx, whole context.Context, commands <-chan string) error 
 			case !open || command == commandStop:
 				stop = true
 			case command == commandSend && s.order.Send != nil:
-				heard := probe.Send(ctx, s.order, s.cfg)
+				heard := probe.Send(watching, s.order, s.cfg)
 				if err := s.write(trace.Line{Heard: &heard}); err != nil {
 					return err
 				}
 			default:
 				return fmt.Errorf("command %q [a node knows send, if its order says so, and stop]", command)
 			}
-		case <-ctx.Done():
+		case <-watching.Done():
 			stop = true
 		}
 	}
-	return s.finish(whole, w)
+	return s.finish(ctx, w)
 }
 
 func (s server) finish(ctx context.Context, w *observe.Watch) error {
