@@ -37,6 +37,9 @@ func (b *builder) overlay() string {
 	if b.NetworkPolicy {
 		components = append(components, "deploy/components/network-policy")
 	}
+	if b.Gateway { // the controller, which comes with the load balancer, reads the setting
+		components = append(components, "deploy/components/gateway")
+	}
 	return overlayOf("deploy", strings.Join(append(components, "deploy/image"), ", "), "ConfigMap", "fairway-agent", fmt.Sprintf(`data:
   FAIRWAY_API_SERVER: %q
   CLUSTER_CIDR: %q

@@ -35,6 +35,8 @@ type Options struct {
 	EgressAddresses bool `json:"egressAddresses"`
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
 	NetworkPolicy bool `json:"networkPolicy"`
+	// Gateway adds the component with the gateways. Gateway API's CustomResourceDefinitions are not part of it.
+	Gateway bool `json:"gateway"`
 	// MetricsServer serves the API metrics.k8s.io.
 	MetricsServer bool `json:"metricsServer"`
 	// Publish maps ports of this machine's 127.0.0.1 to NodePorts, as HOSTPORT:NODEPORT.

@@ -107,7 +107,7 @@ func (l Lab) running(o Options) (proxy string, err error) {
 	}
 	have, found := s.Options, l.proxies(fabric.NodeName(1))
 	proxy = proxyText(found, have.ProxyMode)
-	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.Like != o.Like || have.LoadBalancer != o.LoadBalancer || have.EdgeTarget != o.EdgeTarget || have.NetworkPolicy != o.NetworkPolicy || have.MetricsServer != o.MetricsServer || have.PodNetwork != o.PodNetwork || have.Subnets != o.Subnets || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
+	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.Like != o.Like || have.LoadBalancer != o.LoadBalancer || have.EdgeTarget != o.EdgeTarget || have.NetworkPolicy != o.NetworkPolicy || have.Gateway != o.Gateway || have.MetricsServer != o.MetricsServer || have.PodNetwork != o.PodNetwork || have.Subnets != o.Subnets || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
 		return "", fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
 			count(len(s.nodes()), "node"), proxy, have.Family, l.Command("down"))
 	}

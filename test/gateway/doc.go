@@ -1,7 +1,7 @@
 // Package gateway runs the conformance tests of sigs.k8s.io/gateway-api against a lab. It also checks RoutePolicies there, and
 // against their CustomResourceDefinition.
 //
-//	hack/gateway-conformance ─▶ fairway-lab up, components/gateway ─▶ gateway.test, as the client outside ─▶ API server, and
+//	hack/gateway-conformance ─▶ fairway-lab up --gateway ─▶ gateway.test, as the client outside ─▶ API server, and
 //	                                ▲                                                                    the Gateways' addresses
 //	                    gateway.tar: echo-basic of the suite, fairway dns in place of CoreDNS
 //

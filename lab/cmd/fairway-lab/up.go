@@ -60,6 +60,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.CNIPlugins, "cni-plugins", o.CNIPlugins, "`dir` of the reference plugins bridge, host-local and loopback, for --pod-network bridge")
 	f.IntVar(&o.Subnets, "subnets", o.Subnets, "`number` of subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
 	f.BoolVar(&o.EgressAddresses, "egress-addresses", false, "let pods leave with the addresses of Services that ask for it, with deploy/components/egress")
+	f.BoolVar(&o.Gateway, "gateway", false, "serve Gateway API and Ingress, with deploy/components/gateway; with a load balancer")
 	f.BoolVar(&o.NetworkPolicy, "network-policy", true, "enforce NetworkPolicies, with deploy/components/network-policy; false with --pod-network bridge")
 	f.BoolVar(&o.MetricsServer, "metrics-server", false, "serve what nodes and pods use, for kubectl top and HorizontalPodAutoscalers")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")
