@@ -9,7 +9,7 @@ import (
 )
 
 // DatapathTables are the tables of nf_tables of all modes.
-var DatapathTables = []string{numbers.TableNFTables, numbers.TableIPTables, numbers.TableIPVS, numbers.TableUserspace}
+var DatapathTables = []string{numbers.TableNFTables, numbers.TableIPTables, numbers.TableIPVS, numbers.TableUserspace, numbers.TableEBPF}
 
 // MonitorTables runs a Monitor until ctx ends. It returns nil, because the owners of tables work without a Monitor too:
 // they find another program's change when they compare their table next.

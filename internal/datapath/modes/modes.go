@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/ebpf"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
@@ -69,6 +70,9 @@ func All() Registry {
 				mark = numbers.MarkUserspaceElse
 			}
 			return userspace.New(userspace.Config{Mark: mark, Log: o.Log, Gate: o.Gate})
+		}},
+		{datapath.EBPF, func(o Options) (datapath.Datapath, error) {
+			return ebpf.New(ebpf.Config{Mark: o.Mark, CountTraffic: o.CountTraffic, Log: o.Log})
 		}},
 	}
 }

@@ -49,3 +49,16 @@ func fill(was []slot, all []service.Endpoint, balance service.Algorithm) []slot 
 	}
 	return is
 }
+
+// Slots returns the endpoints of a frontend for internal clients, slot by slot, as of the last Sync. The kernel chooses
+// one of the slots for each connection.
+func (d *Datapath) Slots(k service.Key) []netip.AddrPort {
+	if d.state == nil || d.state.frontends[k] == nil {
+		return nil
+	}
+	all := make([]netip.AddrPort, len(d.state.frontends[k].slots))
+	for i, s := range d.state.frontends[k].slots {
+		all[i] = s.addr()
+	}
+	return all
+}

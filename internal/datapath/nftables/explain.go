@@ -11,19 +11,19 @@ import (
 // Explain implements nftset.State.
 func (s *state) Explain(k service.Key) ([]datapath.Object, error) {
 	if h := s.frontends[k]; h != nil && h.entry != 0 {
-		return h.explain(k), nil
+		return h.explain(s.tableName, k), nil
 	}
 	return nil, nil
 }
 
-func (h *frontendState) explain(k service.Key) (all []datapath.Object) {
+func (h *frontendState) explain(table string, k service.Key) (all []datapath.Object) {
 	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if k.Addr.Addr().IsUnspecified() {
 		entry, in, out, eps = nftset.Nodeports, nodeportsInternal, nftset.NodeportsExternal, nodeportEndpoints
 	}
 	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
 	element := func(s nftset.Set, text string) {
-		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + s.Name(is4), Text: text})
+		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + table + " " + s.Name(is4), Text: text})
 	}
 	policy := func(s nftset.Set, v verdictID) {
 		if v != 0 {
@@ -36,7 +36,7 @@ func (h *frontendState) explain(k service.Key) (all []datapath.Object) {
 	policy(out, extra.external)
 	for _, v := range h.verdicts() {
 		if v != 0 {
-			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + tableName + " " + v.chainFor(k)})
+			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + table + " " + v.chainFor(k)})
 		}
 	}
 	for i, list := range [...][]slot{h.slots, extra.externalSlots} {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -46,7 +47,7 @@ func TestExplainChains(t *testing.T) {
 			for _, o := range objects {
 				if o.Kind == "chain" {
 					chains++
-					if chain := strings.TrimPrefix(o.Name, "inet "+tableName+" "); !there[chain] {
+					if chain := strings.TrimPrefix(o.Name, "inet "+numbers.TableNFTables+" "); !there[chain] {
 						t.Errorf("%v: Explain names chain %q, which the kernel does not have", f.Key(), chain)
 					}
 				}

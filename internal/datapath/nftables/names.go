@@ -5,14 +5,12 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
 // Names of kernel objects. ruleset.nft.tmpl explains its sets and maps.
 const (
-	tableName        = numbers.TableNFTables
 	dispatchMap      = "dispatch"
 	affinityPending  = "affinity-pending"
 	affinityUpdates  = "affinity-updates"

@@ -13,7 +13,7 @@
 //   - An endpoint that stays keeps its slot, except with Maglev.
 //   - Between two transactions of a Sync every frontend is complete.
 //   - Another version takes over the elements in place.
-//   - It changes only its own table, inet fairway.
+//   - It changes only its own table, inet fairway (Config.Table).
 //
 // It needs the program nft at the first Sync of a new version, and Linux 5.13 or later for reject in prerouting and for
 // concatenated data in maps.
@@ -42,6 +42,8 @@ type Config struct {
 	// CountTraffic counts connections, packets and bytes of each Service port. This costs some lookups for each
 	// connection and each packet. Rejects and drops are always counted.
 	CountTraffic bool
+	// Table is the name of the table of nf_tables. Empty: fairway. Mode ebpf has a table of its own.
+	Table string
 }
 
 // Datapath implements datapath.Datapath.
@@ -50,7 +52,8 @@ type Datapath struct {
 	ruleset    *nft.Ruleset
 	text       string // the ruleset as text, for Info
 	writer     ruleWriter
-	count      bool // count traffic
+	count      bool   // count traffic
+	name       string // the table's name
 	syncer     *nftset.Syncer[*state]
 	table      *service.Table      // the table in the kernel; nil: unknown, the next Sync reads the kernel
 	state      *state              // the same as elements
@@ -67,7 +70,10 @@ func New(cfg Config) (*Datapath, error) {
 	if cfg.Mark == 0 {
 		cfg.Mark = DefaultMark
 	}
-	d := &Datapath{writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
+	if cfg.Table == "" {
+		cfg.Table = numbers.TableNFTables
+	}
+	d := &Datapath{writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic, name: cfg.Table}
 	d.ruleset = &nft.Ruleset{
 		Source: rulesetText,
 		Data: map[string]any{
@@ -79,9 +85,9 @@ func New(cfg Config) (*Datapath, error) {
 		Salt:         d.writer.salt(),
 		DynamicChain: isDynamicChain, FixListing: fixListing,
 	}
-	d.syncer = nftset.NewSyncer(datapath.NFTables, nft.New(tableName), d.read)
+	d.syncer = nftset.NewSyncer(datapath.NFTables, nft.New(cfg.Table), d.read)
 	var err error
-	if d.text, err = d.ruleset.Text(tableName); err != nil {
+	if d.text, err = d.ruleset.Text(cfg.Table); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -13,6 +13,7 @@ import (
 // read reads the state of the kernel.
 func (d *Datapath) read(ctx context.Context) (*state, error) {
 	r := reader{d.syncer.Reader(ctx), newState()}
+	r.state.tableName = d.name
 	r.dispatch()
 	for _, is4 := range nftset.Families {
 		r.entries(is4, nftset.Frontends, false, func(h *frontendState, v verdictID) { h.entry = v })

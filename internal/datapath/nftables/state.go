@@ -11,6 +11,7 @@ import (
 
 // state is the state of the whole table in the kernel.
 type state struct {
+	tableName  string // for Explain
 	frontends  map[service.Key]*frontendState
 	hairpins   nftset.Counts // addresses of local endpoints, with the number of frontends that need them
 	clusterIPs nftset.Counts // ClusterIPs, with the number of frontends that have them

@@ -144,6 +144,7 @@ const (
 	TableIPTables   = "fairway-iptables"
 	TableIPVS       = "fairway-ipvs"
 	TableUserspace  = "fairway-userspace"
+	TableEBPF       = "fairway-ebpf"
 	TableReset      = "fairway-reset"
 	TablePods       = "fairway-pods"
 	TableHostPorts  = "fairway-hostports"

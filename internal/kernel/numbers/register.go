@@ -130,6 +130,10 @@ var Tables = []Table{
 		{"filter", "prerouting", -150}, {"route", "output", -150}, {"nat", "prerouting", -101}, {"nat", "output", -101},
 		{"filter", "forward", 0},
 	}},
+	{TableEBPF, "mode ebpf: Services, for the packets of all sockets that its programs leave alone; the rules of mode nftables", []Hook{
+		{"nat", "prerouting", -100}, {"nat", "output", -100}, {"filter", "forward", 0}, {"nat", "postrouting", 100},
+		{"filter", "prerouting", -90}, {"filter", "output", -90}, {"filter", "prerouting", HookAffinity}, {"filter", "output", HookAffinity},
+	}},
 	{TableReset, "connections that are being reset; the table exists only during resets", []Hook{
 		{"filter", "prerouting", HookReset}, {"filter", "output", HookReset}, {"filter", "output", HookChallenge},
 	}},

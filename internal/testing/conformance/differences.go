@@ -9,6 +9,7 @@ import "testing"
 // in several parts:
 //
 //	source    the source address that an endpoint sees is not compared
+//	hairpin-source  like source, only for TCP from a pod to itself
 //	affinity  no Service has affinity; the part and its scenarios are left out
 //	restart   no new instance starts while connections are open
 //	weights   no Service has weights; their scenarios are left out
@@ -26,6 +27,9 @@ func differences() map[string]map[string]string {
 		"ipvs": {
 			"chance": "its schedulers take one endpoint after the other: clients in step may each get always the same",
 			"expiry": "a client stays as long as IPVS remembers one of its connections, some minutes after it ended",
+		},
+		"ebpf": {
+			"hairpin-source": "a pod that connects to itself through a Service sees its own address",
 		},
 		"userspace": {
 			"restart": "it carries the connections itself: they end with the process",
@@ -56,5 +60,5 @@ func unsupported(name string) map[string]string { return differences()[name] }
 
 // features are the allowed keys other than parts and scenarios.
 func features() []string {
-	return []string{"source", "affinity", "restart", "weights", "chance", "expiry"}
+	return []string{"source", "hairpin-source", "affinity", "restart", "weights", "chance", "expiry"}
 }

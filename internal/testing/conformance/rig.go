@@ -30,6 +30,8 @@ type rig struct {
 	dp    Datapath
 	flows map[flow.Flow]bool // all UDP flows that clients may have had
 	turns bool               // endpoints of a Service take turns
+
+	cgroup string // the node's, if the datapath is Placed
 }
 
 // newRig builds the network, with a server on each endpoint. Endpoints that no packet may reach have a server too,
@@ -100,6 +102,27 @@ func (r *rig) reopen() {
 		r.dp.Close()
 	}
 	r.dp = r.suite.open(r.t)
+	if p, ok := r.dp.(Placed); ok {
+		p.Place(r.cgroups())
+	}
+}
+
+// A Placed datapath works on the sockets below a cgroup. Place is called first.
+type Placed interface{ Place(cgroup string) }
+
+// cgroups puts the node and its pods into cgroups, as a kubelet does, and returns the node's.
+func (r *rig) cgroups() string {
+	if r.cgroup != "" {
+		return r.cgroup
+	}
+	r.cgroup = r.node.Cgroup()
+	pods := testnet.MakeCgroupNamed(r.t, r.cgroup, "kubepods")
+	for _, h := range r.hosts {
+		if h.Node() == r.node {
+			h.CgroupIn(pods)
+		}
+	}
+	return r.cgroup
 }
 
 // replace is reopen while connections are open, if the datapath supports that.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
@@ -23,23 +24,54 @@ func (n *Namespace) Cgroup() string {
 	if err == nil {
 		err = removeDeadCgroups(home)
 	}
-	dir := filepath.Join(home, fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), n.Name))
-	if err == nil {
-		err = os.Mkdir(dir, 0o755)
-	}
-	if err == nil { // threaded: threads of one process can be in different cgroups
-		n.t.Cleanup(func() {
-			if err := os.Remove(dir); err != nil {
-				n.t.Errorf("testnet: remove the cgroup of %s: %v [does a program that Do started go on?]", n.Name, err)
-			}
-		})
-		err = os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0o644)
-	}
 	if err != nil {
 		n.t.Fatalf("testnet: make a cgroup for %s: %v", n.Name, err)
 	}
-	n.cgroup = dir
+	n.CgroupIn(home)
+	return n.cgroup
+}
+
+// CgroupIn is Cgroup with a given parent.
+func (n *Namespace) CgroupIn(parent string) {
+	n.t.Helper()
+	n.cgroup = MakeCgroup(n.t, parent, n.Name)
+}
+
+// MakeCgroup makes a cgroup below a parent, and returns its directory.
+func MakeCgroup(t testing.TB, parent, name string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-%s-", cgroupPrefix, os.Getpid(), strings.NewReplacer("/", "-", ":", "-").Replace(name)))
+	if err == nil { // threaded: threads of one process can be in different cgroups
+		threaded(t, dir)
+	}
+	if err != nil {
+		t.Fatalf("testnet: make a cgroup for %s: %v", name, err)
+	}
 	return dir
+}
+
+// MakeCgroupNamed is MakeCgroup for a name that programs look for.
+func MakeCgroupNamed(t testing.TB, parent, name string) string {
+	t.Helper()
+	dir := filepath.Join(parent, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatalf("testnet: make the cgroup %s: %v", name, err)
+	}
+	threaded(t, dir)
+	return dir
+}
+
+// threaded prepares a new cgroup for threads, and removes it when the test ends.
+func threaded(t testing.TB, dir string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("testnet: remove the cgroup %s: %v [does a program that Do started go on?]", dir, err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0o644); err != nil {
+		t.Fatalf("testnet: prepare the cgroup %s: %v", dir, err)
+	}
 }
 
 // doInCgroup is Do for a namespace with a cgroup.
@@ -98,7 +130,11 @@ func removeDeadCgroups(home string) error {
 			continue
 		}
 		if _, gone := os.Stat("/proc/" + pid); errors.Is(gone, os.ErrNotExist) {
-			_ = os.Remove(dir) // another test may have removed it
+			below, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
+			kids, _ := filepath.Glob(filepath.Join(dir, "*"))
+			for _, one := range append(append(below, kids...), dir) {
+				_ = os.Remove(one) // another test may have removed it; files cannot be removed
+			}
 		}
 	}
 	return err

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later
+
+// connect.c gives a TCP socket its endpoint when it connects. Every doubt ends in "leave": the socket keeps the Service's
+// address, and nf_tables translates its packets.
+//
+//	connect4, connect6          Service -> endpoint, noted in socks
+//	getpeername4, getpeername6  endpoint -> Service, for the program that asks for its peer
+//	sock_release                forgets the socket
+
+#include "kernel.h"
+
+// An address and port in network order. IPv4 addresses are mapped into IPv6.
+struct addr {
+	__be32 ip[4];
+	__be16 port;
+	__u16 zero;
+};
+
+struct slot_key {
+	struct addr front;
+	__u32 slot;
+};
+
+// A front is the address of a Service that connect time may translate.
+struct front {
+	__u32 slots; // the length of the list
+	__u32 flags;
+	__u32 turn; // the next turn of round robin
+};
+
+#define ROUND_ROBIN 1
+#define PODS 2 // pods may be translated, too; otherwise only the node's own sockets
+
+// What the programs know about the node.
+struct node {
+	__u64 netns; // the cookie of the node's network namespace
+	__u64 pods; // the ID of the cgroup above all pods; 0: none
+	__u32 pods_level;
+	__u32 zero;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
+	__type(key, struct addr);
+	__type(value, struct front);
+} fronts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 524288);
+	__type(key, struct slot_key);
+	__type(value, struct addr);
+} slots SEC(".maps");
+
+// socks has the Service's address of each translated socket, by the socket's cookie.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
+	__type(key, __u64);
+	__type(value, struct addr);
+} socks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct node);
+} settings SEC(".maps");
+
+// listens reports whether the network namespace has a TCP listener on a port of 127.0.0.1.
+static __always_inline bool listens(struct bpf_sock_addr *ctx, __u16 port)
+{
+	struct bpf_sock_tuple to = {};
+	to.ipv4.daddr = bpf_htonl(0x7f000001);
+	to.ipv4.dport = bpf_htons(port);
+	struct bpf_sock *sk = bpf_sk_lookup_tcp(ctx, &to, sizeof(to.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
+// plain reports whether the socket is a program's, and is bound to no address, port, device or routing mark. The route
+// of a bound socket may change with its destination, and a bound port may already have a connection to the endpoint. The
+// kernel's own sockets (NFS, MPTCP) keep the address they are given.
+static __always_inline bool plain(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk; // the verifier wants one load
+	if (!sk || sk->mark || sk->bound_dev_if || sk->src_port || sk->src_ip4)
+		return false;
+	if (sk->family == AF_INET6 && (sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3]))
+		return false;
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	return tcp && !BPF_CORE_READ_BITFIELD(&tcp->inet_conn.icsk_inet.sk, sk_kern_sock);
+}
+
+// client reports whether the socket is the node's own, or a pod's if pods may be translated. Other network namespaces
+// of the node are strangers. A pod with the listener of a mesh's sidecar needs the Service's address.
+static __always_inline bool client(struct bpf_sock_addr *ctx, const struct front *f)
+{
+	__u32 zero = 0;
+	struct node *s = bpf_map_lookup_elem(&settings, &zero);
+	if (!s)
+		return false;
+	if (bpf_get_netns_cookie(ctx) == s->netns)
+		return true;
+	return f->flags & PODS && s->pods && bpf_get_current_ancestor_cgroup_id(s->pods_level) == s->pods &&
+	       !listens(ctx, 15001) && !listens(ctx, 4140); // Istio, Linkerd
+}
+
+// pick chooses an endpoint. A reader that meets a change finds no endpoint in its slot, and leaves the socket.
+static __always_inline struct addr *pick(const struct addr *to, struct front *f)
+{
+	struct slot_key key = { .front = *to };
+	__u32 n = f->flags & ROUND_ROBIN ? __sync_fetch_and_add(&f->turn, 1) : bpf_get_prandom_u32();
+	if (!f->slots)
+		return NULL;
+	key.slot = n % f->slots;
+	return bpf_map_lookup_elem(&slots, &key);
+}
+
+// translate returns the endpoint for the socket; NULL: leave it.
+static __always_inline struct addr *translate(struct bpf_sock_addr *ctx, const struct addr *to)
+{
+	struct front *f = bpf_map_lookup_elem(&fronts, to);
+	if (!f || !plain(ctx) || !client(ctx, f))
+		return NULL;
+	struct addr *e = pick(to, f);
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	if (!e || bpf_map_update_elem(&socks, &cookie, to, BPF_ANY))
+		return NULL; // without a note the program could not learn its peer
+	return e;
+}
+
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx)
+{
+	struct addr to = { .ip = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 }, .port = ctx->user_port };
+	if (ctx->protocol != IPPROTO_TCP)
+		return 1;
+	struct addr *e = translate(ctx, &to);
+	if (e) {
+		ctx->user_ip4 = e->ip[3];
+		ctx->user_port = e->port;
+	}
+	return 1;
+}
+
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx)
+{
+	struct addr to = { .ip = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] }, .port = ctx->user_port };
+	if (ctx->protocol != IPPROTO_TCP)
+		return 1;
+	struct addr *e = translate(ctx, &to);
+	if (e) {
+		ctx->user_ip6[0] = e->ip[0];
+		ctx->user_ip6[1] = e->ip[1];
+		ctx->user_ip6[2] = e->ip[2];
+		ctx->user_ip6[3] = e->ip[3];
+		ctx->user_port = e->port;
+	}
+	return 1;
+}
+
+SEC("cgroup/getpeername4")
+int getpeername4(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct addr *was = bpf_map_lookup_elem(&socks, &cookie);
+	if (was) {
+		ctx->user_ip4 = was->ip[3];
+		ctx->user_port = was->port;
+	}
+	return 1;
+}
+
+SEC("cgroup/getpeername6")
+int getpeername6(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct addr *was = bpf_map_lookup_elem(&socks, &cookie);
+	if (was) {
+		ctx->user_ip6[0] = was->ip[0];
+		ctx->user_ip6[1] = was->ip[1];
+		ctx->user_ip6[2] = was->ip[2];
+		ctx->user_ip6[3] = was->ip[3];
+		ctx->user_port = was->port;
+	}
+	return 1;
+}
+
+SEC("cgroup/sock_release")
+int sock_release(struct bpf_sock *ctx)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	bpf_map_delete_elem(&socks, &cookie);
+	return 1;
+}
+
+// The helpers that read kernel structures want a GPL-compatible program.
+char _license[] SEC("license") = "GPL";

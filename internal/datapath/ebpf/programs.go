@@ -1,0 +1,226 @@
+package ebpf
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// programs are the loaded programs and their maps.
+type programs struct {
+	connectObjects
+	links []link.Link
+	root  string // the cgroup
+}
+
+// A hook is a place to which a program is attached.
+type hook struct {
+	name string // of the program, and of the link's pin
+	at   ebpf.AttachType
+}
+
+// choosing are the hooks that give sockets their endpoints, noted the hooks that only serve such sockets. A program
+// that reads socks must be attached before any that writes them.
+var (
+	noted    = []hook{{"sock_release", ebpf.AttachCgroupInetSockRelease}, {"getpeername4", ebpf.AttachCgroupInet4GetPeername}, {"getpeername6", ebpf.AttachCgroupInet6GetPeername}}
+	choosing = []hook{{"connect4", ebpf.AttachCGroupInet4Connect}, {"connect6", ebpf.AttachCGroupInet6Connect}}
+	all      = append(append([]hook{}, choosing...), noted...)
+)
+
+// attach loads the programs and attaches them. Pinned maps and links of an earlier process stay in use.
+func attach(cfg Config) (_ *programs, err error) {
+	p := &programs{root: cfg.Cgroup}
+	if p.root == "" {
+		if p.root, err = cgroupRoot(); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(cfg.Pins, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of pins: %w", err)
+	}
+	if err = p.load(cfg.Pins); errors.Is(err, ebpf.ErrMapIncompatible) {
+		if err = unpin(cfg.Pins, all); err == nil {
+			err = p.load(cfg.Pins)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	byName := map[string]*ebpf.Program{
+		"connect4": p.Connect4, "connect6": p.Connect6, "sock_release": p.SockRelease,
+		"getpeername4": p.Getpeername4, "getpeername6": p.Getpeername6,
+	}
+	for _, h := range append(append([]hook{}, noted...), choosing...) {
+		l, err := p.attachOne(filepath.Join(cfg.Pins, h.name), h.at, byName[h.name])
+		if err != nil {
+			p.Close()
+			return nil, fmt.Errorf("attach %s: %w", h.name, err)
+		}
+		p.links = append(p.links, l)
+	}
+	return p, nil
+}
+
+func (p *programs) load(pins string) error {
+	if err := os.MkdirAll(pins, 0o700); err != nil {
+		return err
+	}
+	spec, err := loadConnect()
+	if err != nil {
+		return err
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinByName
+	}
+	return spec.LoadAndAssign(&p.connectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}})
+}
+
+// attachOne puts the program into the pinned link, or makes the link.
+func (p *programs) attachOne(pin string, at ebpf.AttachType, prog *ebpf.Program) (link.Link, error) {
+	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
+		if p.here(l) && l.Update(prog) == nil {
+			return l, nil
+		}
+		_ = l.Unpin()
+		_ = l.Close()
+	}
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: p.root, Attach: at, Program: prog})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Pin(pin); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("pin: %w", err)
+	}
+	return l, nil
+}
+
+// here reports whether a link is attached to the cgroup that the path leads to now.
+func (p *programs) here(l link.Link) bool {
+	info, err := l.Info()
+	if err != nil || info.Cgroup() == nil {
+		return false
+	}
+	id, err := inode(p.root)
+	return err == nil && info.Cgroup().CgroupId == id
+}
+
+// attached reports whether all links are in place.
+func (p *programs) attached() bool {
+	for _, l := range p.links {
+		if !p.here(l) {
+			return false
+		}
+	}
+	return true
+}
+
+// Close closes the file descriptors. Pinned objects stay in the kernel.
+func (p *programs) Close() {
+	for _, l := range p.links {
+		_ = l.Close()
+	}
+	_ = p.connectObjects.Close()
+}
+
+// noteNode tells the programs which sockets are the node's and the pods'. The kubelet may make the pods' cgroup later.
+func (p *programs) noteNode() error {
+	netns, err := netnsCookie()
+	if err != nil {
+		return fmt.Errorf("get the network namespace's cookie: %w", err)
+	}
+	n := connectNode{Netns: netns}
+	for _, name := range []string{"kubepods", "kubepods.slice"} {
+		dir := filepath.Join(p.root, name)
+		if id, err := inode(dir); err == nil {
+			n.Pods, n.PodsLevel = id, level(dir)
+		}
+	}
+	if err := p.Settings.Put(uint32(0), n); err != nil {
+		return fmt.Errorf("write the node's settings: %w", err)
+	}
+	return nil
+}
+
+// pinned reports whether programs or maps are pinned.
+func pinned(pins string) bool {
+	_, err := os.Stat(pins)
+	return err == nil
+}
+
+// socketsLeft reports whether a translated socket is open.
+func socketsLeft(pins string) bool {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "socks"), nil)
+	if err != nil {
+		return false
+	}
+	defer m.Close()
+	var cookie uint64
+	return m.NextKey(nil, &cookie) == nil
+}
+
+// unpin detaches the programs of the hooks. With all hooks it also removes the maps.
+func unpin(pins string, hooks []hook) error {
+	var errs []error
+	for _, h := range hooks {
+		if err := os.Remove(filepath.Join(pins, h.name)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if len(hooks) == len(all) && pinned(pins) {
+		errs = append(errs, os.RemoveAll(pins))
+	}
+	return errors.Join(errs...)
+}
+
+// cgroupRoot returns the mount point of cgroup version 2.
+func cgroupRoot() (string, error) {
+	f, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if fields := strings.Fields(s.Text()); len(fields) > 2 && fields[2] == "cgroup2" {
+			return fields[1], nil
+		}
+	}
+	return "", errors.New("cgroup2 is not mounted")
+}
+
+// inode returns a cgroup's ID, which is the inode of its directory.
+func inode(dir string) (uint64, error) {
+	var s syscall.Stat_t
+	if err := syscall.Stat(dir, &s); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return s.Ino, nil
+}
+
+// level returns the depth of a cgroup below the root of the hierarchy, which has the inode 1.
+func level(dir string) (n uint32) {
+	for id, err := inode(dir); err == nil && id != 1 && dir != "/"; id, err = inode(dir) {
+		n, dir = n+1, filepath.Dir(dir)
+	}
+	return n
+}
+
+// netnsCookie returns the number by which programs know the network namespace of the calling thread.
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return cookie, os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
+}
