@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/ebpf"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/testing/conformance"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -17,6 +18,20 @@ import (
 func TestMain(m *testing.M) { testnet.Main(m) }
 
 func TestConformance(t *testing.T) { conformance.Run(t, open) }
+
+// TestSwitch switches between this mode and nftables, under load.
+func TestSwitch(t *testing.T) {
+	conformance.Switch(t, map[string]conformance.Open{
+		"ebpf": open,
+		"nftables": func(t testing.TB) conformance.Datapath {
+			dp, err := nftables.New(nftables.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return dp
+		},
+	})
+}
 
 // open returns a datapath that Place completes.
 func open(t testing.TB) conformance.Datapath {
@@ -33,7 +48,7 @@ type placed struct {
 
 // Place implements conformance.Placed. Each cgroup has its own pins, which a restart finds again.
 func (p *placed) Place(cgroup string) {
-	p.new(ebpf.Config{Cgroup: cgroup, Pins: filepath.Join(bpffs(p.t), filepath.Base(cgroup)), Log: slog.New(slog.NewTextHandler(failing{p.t}, nil))})
+	p.new(ebpf.Config{Cgroup: cgroup, Pins: filepath.Join(bpffs(p.t, cgroup), "fairway"), Log: slog.New(slog.NewTextHandler(failing{p.t}, nil))})
 }
 
 func (p *placed) new(cfg ebpf.Config) {
@@ -52,17 +67,26 @@ func (f failing) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// bpffs returns a bpffs without a mount point, which ends with the process.
-func bpffs(t testing.TB) string {
+// mounts has the bpffs of each cgroup.
+var mounts sync.Map
+
+// bpffs returns a cgroup's bpffs. It has no mount point, and ends with the test or the process.
+func bpffs(t testing.TB, cgroup string) string {
 	t.Helper()
+	if path, ok := mounts.Load(cgroup); ok {
+		return path.(string)
+	}
 	fd, err := mountBPF()
 	if err != nil {
 		t.Fatalf("make a bpffs: %v", err)
 	}
-	return fmt.Sprintf("/proc/self/fd/%d", fd)
+	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	mounts.Store(cgroup, path)
+	t.Cleanup(func() { mounts.Delete(cgroup); unix.Close(fd) })
+	return path
 }
 
-var mountBPF = sync.OnceValues(func() (int, error) {
+func mountBPF() (int, error) {
 	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, err
@@ -72,4 +96,4 @@ var mountBPF = sync.OnceValues(func() (int, error) {
 		return -1, err
 	}
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-})
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"strconv"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
@@ -12,7 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// DefaultPins is the directory of the pinned programs and maps.
+// DefaultPins is the directory of the pinned programs and maps. Each network namespace has its own directory below it,
+// because several nodes may share one kernel.
 const DefaultPins = "/sys/fs/bpf/fairway"
 
 // Config configures the datapath. The zero value works.
@@ -108,22 +111,28 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 // start loads and attaches the programs, if this process has not tried yet.
 func (d *Datapath) start() (err error) {
 	if d.cfg.CountTraffic {
-		return unpin(d.cfg.Pins, all)
+		return unpin(d.pins(), all)
 	}
 	if d.prog != nil || d.failed {
 		return nil
 	}
-	d.prog, err = attach(d.cfg)
+	d.prog, err = attach(d.pins(), d.cfg.Cgroup)
 	if err != nil {
-		err = errors.Join(err, unpin(d.cfg.Pins, all)) // no program without an agent that keeps its maps
+		err = errors.Join(err, unpin(d.pins(), all)) // no program without an agent that keeps its maps
 	}
 	return err
+}
+
+// pins returns the directory of this network namespace. A kernel without the cookie is too old for the programs.
+func (d *Datapath) pins() string {
+	cookie, _ := netnsCookie()
+	return filepath.Join(d.cfg.Pins, strconv.FormatUint(cookie, 10))
 }
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	held, err := d.Datapath.Adopt(ctx)
-	held.Found = held.Found || pinned(d.cfg.Pins)
+	held.Found = held.Found || pinned(d.pins())
 	return held, err
 }
 
@@ -141,18 +150,18 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 // Drain implements datapath.Datapath. Connections that the programs made go on by themselves. Only getpeername still
 // needs them, until the last of these sockets is closed.
 func (d *Datapath) Drain(ctx context.Context) (bool, error) {
-	open := socketsLeft(d.cfg.Pins)
+	open := socketsLeft(d.pins())
 	d.forget()
 	if !open {
 		return datapath.Drained(d.Cleanup(ctx))
 	}
-	return false, errors.Join(unpin(d.cfg.Pins, choosing), d.Datapath.Cleanup(ctx))
+	return false, errors.Join(unpin(d.pins(), choosing), d.Datapath.Cleanup(ctx))
 }
 
 // Cleanup implements datapath.Datapath. The programs go first, so that no socket gets a stale endpoint.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.forget()
-	return errors.Join(unpin(d.cfg.Pins, all), d.Datapath.Cleanup(ctx))
+	return errors.Join(unpin(d.pins(), all), d.Datapath.Cleanup(ctx))
 }
 
 // Close implements datapath.Datapath.

@@ -160,6 +160,10 @@ func TestClients(t *testing.T) {
 		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(10, 244, 1, 5)}
 		return d.Dial("tcp", web.String())
 	})
+	r.translated("a socket with a port", false, r.client, func(d *net.Dialer) (net.Conn, error) {
+		d.LocalAddr = &net.TCPAddr{Port: 4711}
+		return d.Dial("tcp4", web.String())
+	})
 	for name, set := range map[string]func(fd int) error{
 		"a socket with a mark":   func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 7) },
 		"a socket with a device": func(fd int) error { return unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "eth0") },
@@ -259,7 +263,7 @@ func TestLife(t *testing.T) {
 	if !drain() {
 		t.Error("not drained after the last translated socket closed")
 	}
-	if _, err := os.Stat(filepath.Join(bpffs(t), filepath.Base(r.cgroup))); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(bpffs(t, r.cgroup), "fairway")); !os.IsNotExist(err) {
 		t.Errorf("pins are left: %v", err)
 	}
 }

@@ -36,20 +36,17 @@ var (
 	all      = append(append([]hook{}, choosing...), noted...)
 )
 
-// attach loads the programs and attaches them. Pinned maps and links of an earlier process stay in use.
-func attach(cfg Config) (_ *programs, err error) {
-	p := &programs{root: cfg.Cgroup}
+// attach loads the programs and attaches them to a cgroup; empty: the root of the hierarchy. Pinned maps and links of an earlier process stay in use.
+func attach(pins, cgroup string) (_ *programs, err error) {
+	p := &programs{root: cgroup}
 	if p.root == "" {
 		if p.root, err = cgroupRoot(); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(cfg.Pins, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of pins: %w", err)
-	}
-	if err = p.load(cfg.Pins); errors.Is(err, ebpf.ErrMapIncompatible) {
-		if err = unpin(cfg.Pins, all); err == nil {
-			err = p.load(cfg.Pins)
+	if err = p.load(pins); errors.Is(err, ebpf.ErrMapIncompatible) {
+		if err = unpin(pins, all); err == nil {
+			err = p.load(pins)
 		}
 	}
 	if err != nil {
@@ -60,7 +57,7 @@ func attach(cfg Config) (_ *programs, err error) {
 		"getpeername4": p.Getpeername4, "getpeername6": p.Getpeername6,
 	}
 	for _, h := range append(append([]hook{}, noted...), choosing...) {
-		l, err := p.attachOne(filepath.Join(cfg.Pins, h.name), h.at, byName[h.name])
+		l, err := p.attachOne(filepath.Join(pins, h.name), h.at, byName[h.name])
 		if err != nil {
 			p.Close()
 			return nil, fmt.Errorf("attach %s: %w", h.name, err)
@@ -72,7 +69,7 @@ func attach(cfg Config) (_ *programs, err error) {
 
 func (p *programs) load(pins string) error {
 	if err := os.MkdirAll(pins, 0o700); err != nil {
-		return err
+		return fmt.Errorf("make the directory of pins: %w", err)
 	}
 	spec, err := loadConnect()
 	if err != nil {
@@ -178,6 +175,7 @@ func unpin(pins string, hooks []hook) error {
 	}
 	if len(hooks) == len(all) && pinned(pins) {
 		errs = append(errs, os.RemoveAll(pins))
+		_ = os.Remove(filepath.Dir(pins)) // unless another network namespace has pins
 	}
 	return errors.Join(errs...)
 }

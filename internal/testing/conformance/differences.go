@@ -30,6 +30,7 @@ func differences() map[string]map[string]string {
 		},
 		"ebpf": {
 			"hairpin-source": "a pod that connects to itself through a Service sees its own address",
+			"same-port":      "connections to an endpoint and to its Service are connections to one address, so they share the client's free ports",
 		},
 		"userspace": {
 			"restart": "it carries the connections itself: they end with the process",

@@ -101,10 +101,15 @@ func (r *rig) reopen() {
 	if r.dp != nil {
 		r.dp.Close()
 	}
-	r.dp = r.suite.open(r.t)
-	if p, ok := r.dp.(Placed); ok {
+	r.dp = r.place(r.suite.open(r.t))
+}
+
+// place tells a datapath its cgroup, if it works on cgroups.
+func (r *rig) place(dp Datapath) Datapath {
+	if p, ok := dp.(Placed); ok {
 		p.Place(r.cgroups())
 	}
+	return dp
 }
 
 // A Placed datapath works on the sockets below a cgroup. Place is called first.

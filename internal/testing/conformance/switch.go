@@ -125,7 +125,7 @@ func (w *walk) switchTo(name string, open Open) {
 	w.t.Helper()
 	old, when := w.rig.dp, fmt.Sprintf("from %s to %s", w.rig.dp.Info().Name, name)
 	own := w.openConns(old.Info().Name)
-	next := open(w.t)
+	next := w.rig.place(open(w.t))
 	w.rig.dp = next
 	if err := w.rig.sync(w.table); err != nil {
 		w.t.Fatalf("%s: %v", when, err)
