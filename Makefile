@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: help help-test build deps chart image release images lab demo test test-user lint bench fuzz clean
+.PHONY: help help-test generate build deps chart image release images lab demo test test-user lint bench fuzz clean
 
 # make help lists most of these. The heavy ones are in test/Makefile: make help-test.
 help:
@@ -31,6 +31,10 @@ help-test:
 deps:
 	@hack/packages $(PACKAGES)
 	@hack/stage "downloading modules" sh -c 'go mod download && (cd lab && go mod download) && (cd test/chart && go mod download) && cd test/peers && go mod download'
+
+## generate: the programs of mode ebpf, with clang 14 of Debian 12 (clang-14, llvm-14, libbpf-dev)
+generate:
+	go generate ./internal/datapath/ebpf
 
 ## build: bin/fairway and the CNI plugin bin/fairway-cni, static
 build:
