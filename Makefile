@@ -109,6 +109,7 @@ lint:
 bench: build image images lab uml
 	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/podnetwork/node ./internal/podnetwork/plan ./internal/podnetwork/cni ./internal/flow/conntrack
 	go test -run '^$$' -bench Modes -benchtime 1x ./internal/datapath
+	go test -run '^$$' -bench Ways -benchtime 1x ./internal/datapath/ebpf
 	go test -run '^$$' -bench InUML -benchtime 1x ./internal/datapath/ipvs
 	@hack/packages haproxy
 	go test -run '^$$' -bench . -benchtime 10x ./internal/datapath/userspace

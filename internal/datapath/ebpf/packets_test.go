@@ -22,7 +22,7 @@ import (
 
 // A rig is a node with a pod that is a client, a namespace that is no pod, and two endpoints.
 type rig struct {
-	t                      *testing.T
+	t                      testing.TB
 	net                    *testnet.Net
 	node, client, stranger *testnet.Host
 	endpoints              []netip.AddrPort
@@ -31,7 +31,7 @@ type rig struct {
 	dp                     conformance.Datapath
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	n := testnet.New(t)
 	r := &rig{t: t, net: n, node: n.Node("node-1")}
 	r.client = n.Pod(r.node, "client", netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244:1::5"))
