@@ -67,7 +67,7 @@ func TestStatusForbidden(t *testing.T) {
 
 // TestCompletion: values of flags are offered, and the scripts are made.
 func TestCompletion(t *testing.T) {
-	prints(t, "userspace\nauto\n", "__complete", "agent", "--proxy-mode", "")
+	prints(t, "userspace\nebpf\nauto\n", "__complete", "agent", "--proxy-mode", "")
 	prints(t, "outside\n", "__complete", "explain", "--from", "")
 	for _, part := range []string{"dns", "controller", "speaker"} {
 		prints(t, "text\njson\n", "__complete", part, "--log-format", "")

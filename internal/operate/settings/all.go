@@ -14,7 +14,7 @@ var All = []Setting{
 	{Key: "CLUSTER_CIDR", Flag: "cluster-cidr", Programs: []string{Agent, Controller, Speaker, DNS}, Main: true, Kind: CIDRs, Default: "10.244.0.0/16",
 		About: "The addresses of all pods, `CIDRs`, as given to the controller manager; two in a dual-stack cluster"},
 	{Key: "PROXY_MODE", Flag: "proxy-mode", Programs: agents, Main: true, Kind: Word, Default: "nftables",
-		Words: []string{"nftables", "iptables", "ipvs", "userspace", "auto", "none"},
+		Words: []string{"nftables", "iptables", "ipvs", "userspace", "ebpf", "auto", "none"},
 		About: "The `mode` of the service proxy: auto is the best that works on the node, none leaves Services to another proxy"},
 	{Key: "REPLACE_KUBE_PROXY", Flag: "replace-kube-proxy", Programs: agents, Main: true, Kind: Bool, Default: "false",
 		About: "Remove kube-proxy's rules, whether it runs or not, once Fairway's rules are in place"},

@@ -19,7 +19,7 @@ func mistakes(t *testing.T) map[string]struct{ arg, want string } {
 		return "--config=" + path
 	}
 	return map[string]struct{ arg, want string }{
-		"mode":             {"--proxy-mode=magic", `--proxy-mode: "magic" is not a proxy mode [choose one of nftables, iptables, ipvs, userspace, auto, none]`},
+		"mode":             {"--proxy-mode=magic", `--proxy-mode: "magic" is not a proxy mode [choose one of nftables, iptables, ipvs, userspace, ebpf, auto, none]`},
 		"mode, file":       {file("mode: kernelspace"), `mode: "kernelspace" is not a proxy mode [choose one of nftables, iptables, ipvs`},
 		"replace by none":  {"--replace-kube-proxy", ""},
 		"scheduler":        {"--ipvs-scheduler=fastest", `--ipvs-scheduler: invalid value "fastest" (allowed: random, rr, lc`},

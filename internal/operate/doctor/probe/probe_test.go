@@ -35,7 +35,7 @@ func TestLook(t *testing.T) {
 	node := testnet.NewNamespace(t, "node")
 	err := node.Do(func() error {
 		f := look(t.Context())
-		if !f.Root || f.Kernel == "" || len(f.Modes) != 4 || f.Modes[0].Err != "" || f.Programs[0].Version == "" || !f.Conntrack.Known {
+		if !f.Root || f.Kernel == "" || len(f.Modes) != 5 || f.Modes[0].Err != "" || f.Programs[0].Version == "" || !f.Conntrack.Known {
 			t.Errorf("%+v", f)
 		}
 		if f.Others.Err != "" || len(f.Others.Proxies) > 0 || len(f.Others.Drops) > 0 || f.AgentRuns || f.Ports[0].Holder != "" {
