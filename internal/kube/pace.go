@@ -207,7 +207,9 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	if permanent(err) {
 		p.refused()
 	}
-	if !absent(err) || p.without == "" {
+	if absent(err) && p.without != "" {
+		p.trouble.clear(p.kind) // the server has answered, whatever failed before
+	} else {
 		p.trouble.note(p, err)
 	}
 	p.report(err)

@@ -320,3 +320,17 @@ func TestPaceStops(t *testing.T) {
 		t.Error("a pause outlasted its context")
 	}
 }
+
+// TestAbsentAfterFault: a kind that the API server does not have is no trouble, also after the server has failed.
+func TestAbsentAfterFault(t *testing.T) {
+	var all troubles
+	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "clusternetworkpolicies", without: "they are not enforced", custom: true, refused: func() {}, failed: func() {}, trouble: &all}
+	p.after(t.Context(), apierrors.NewInternalError(http.ErrAbortHandler), false, false)
+	if len(all.all) != 1 {
+		t.Fatalf("a failure is no trouble: %v", all.all)
+	}
+	p.after(t.Context(), apierrors.NewNotFound(schema.GroupResource{Resource: "clusternetworkpolicies"}, ""), false, false)
+	if len(all.all) != 0 {
+		t.Errorf("an absent kind is a trouble: %v", all.all)
+	}
+}

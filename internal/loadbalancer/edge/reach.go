@@ -25,6 +25,9 @@ func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
 			return nil
 		case <-next:
 		}
+		if ctx.Err() != nil { // both cases were ready
+			return nil
+		}
 		start, want := time.Now(), map[Target]string{}
 		for _, n := range nodes.Instances() {
 			for _, is4 := range []bool{true, false} {
