@@ -60,9 +60,13 @@ func (l *lab) testForward() {
 	_, rest, _ = strings.Cut(second.until("default/desk:80  is at 127.0.0.1:"), "127.0.0.1:")
 	port, _, _ := strings.Cut(rest, ",")
 	kubectl := l.forward(exec.Command(built.lab, "--name", l.name, "kubectl", "port-forward", "service/desk", ":80"))
-	kubectl.until("Forwarding from 127.0.0.1:")
+	_, rest, _ = strings.Cut(kubectl.until("Forwarding from 127.0.0.1:"), "127.0.0.1:")
+	ofKubectl, _, _ := strings.Cut(rest, " ")
 	l.whilePodsAreReplaced("http://"+address+"/", "http://127.0.0.1:"+port+"/")
-	kubectl.until("lost connection to pod") // for comparison: it stays with one pod, and ends with it
+	// For comparison: kubectl stays with one pod, and ends with it.
+	if err := askWeb(&http.Client{Timeout: 5 * time.Second}, "http://127.0.0.1:"+ofKubectl+"/"); err == nil {
+		l.Error("kubectl port-forward answers although its pod is gone")
+	}
 
 	first.kill()
 	if text, _ := os.ReadFile(hosts); !strings.HasPrefix(string(text), before) {

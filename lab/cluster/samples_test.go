@@ -147,7 +147,10 @@ func (l *lab) balancers(what string, lines ...string) {
 		out, _ := exec.Command(built.fairway, "status", "--load-balancers", "-o", "wide", "--kubeconfig", filepath.Join(l.dir(), "kubeconfig")).CombinedOutput()
 		text, left = "", nil
 		for line := range strings.Lines(string(out)) {
-			text += "\n" + strings.Join(strings.Fields(line), " ") + " "
+			if !strings.HasPrefix(line, "    ") { // else it is the rest of a line
+				text += "\n"
+			}
+			text += strings.Join(strings.Fields(line), " ") + " "
 		}
 		problem := false
 		for _, want := range lines {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/lab/fabric"
 )
@@ -189,10 +190,16 @@ func (u *undo) removal(mode string) {
 func (u *undo) there(mode string) {
 	u.Helper()
 	table := map[string]string{"nftables": "table inet fairway", "iptables": "table inet fairway-iptables", "userspace": "table inet fairway-userspace"}[mode]
-	now := u.state()
 	wanted := map[string]string{"nf_tables": table + "\n", "files": "/opt/cni/bin/fairway-cni\n"}
 	if u.plainCNI {
 		delete(wanted, "files")
+	}
+	var now map[string]string
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) { // the pod network is not part of being ready
+		now = u.state()
+		if strings.Contains(now["nf_tables"], wanted["nf_tables"]) && strings.Contains(now["files"], wanted["files"]) || time.Now().After(end) {
+			break
+		}
 	}
 	for what, want := range wanted {
 		if !strings.Contains(now[what], want) {
