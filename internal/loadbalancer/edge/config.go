@@ -166,7 +166,7 @@ func (c *Config) check() error {
 		one("targetType", c.TargetType, TargetInstance, TargetIP),
 		one("clientSource", c.ClientSource, SourceMasquerade, SourceKeep),
 		one("routes", c.Routes, RoutesNone, RoutesStatic, RoutesBGP),
-		one("proxyMode", c.ProxyMode, append(datapath.Modes(), datapath.Auto)...),
+		one("proxyMode", c.ProxyMode, append(modes(), datapath.Auto)...),
 	}
 	if c.Kubeconfig == "" {
 		all = append(all, errors.New("kubeconfig is missing [name a file with the right to read services and nodes]"))
@@ -238,4 +238,9 @@ func number(field string, n *int, fallback, lowest, highest int) (int, error) {
 		return fallback, fmt.Errorf("%s is %d [from %d to %d]", field, *n, lowest, highest)
 	}
 	return *n, nil
+}
+
+// modes are the modes of an edge. Mode ebpf is for sockets of nodes and pods, and an edge has none.
+func modes() []string {
+	return slices.DeleteFunc(datapath.Modes(), func(mode string) bool { return mode == datapath.EBPF })
 }
