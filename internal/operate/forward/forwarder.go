@@ -43,6 +43,7 @@ type Forwarder struct {
 	troubles  map[key]string // why a Target is not served
 	hosts     string         // what was written last
 	left      map[Left]bool
+	news      []Event // of this Set
 }
 
 // New returns a Forwarder that serves until ctx ends. Close removes what it wrote.
@@ -55,6 +56,7 @@ func New(ctx context.Context, cfg Config) *Forwarder {
 func (f *Forwarder) Set(targets []Target, left []Left) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	defer f.tellNews() // after the names are written
 	wanted := map[key]bool{}
 	for i := range targets {
 		t := &targets[i]
@@ -67,13 +69,13 @@ func (f *Forwarder) Set(targets []Target, left []Left) error {
 		if !wanted[k] {
 			l.close()
 			delete(f.listeners, k)
-			f.say(Event{What: Gone, Target: f.name(k), At: l.at})
+			f.later(Event{What: Gone, Target: f.name(k), At: l.at})
 		}
 	}
 	for _, l := range left {
 		if !f.left[l] {
 			f.left[l] = true
-			f.say(Event{What: NotForwarded, Target: leftName(l), Why: l.Why})
+			f.later(Event{What: NotForwarded, Target: leftName(l), Why: l.Why})
 		}
 	}
 	return f.writeHosts()
@@ -85,7 +87,7 @@ func (f *Forwarder) put(t *Target) error {
 	if l := f.listeners[k]; l != nil {
 		was := l.backends.Swap(&t.Backends)
 		if !slices.Equal(*was, t.Backends) {
-			f.say(Event{What: Pods, Target: f.name(k), At: l.at, Pods: podsOf(t.Backends)})
+			f.later(Event{What: Pods, Target: f.name(k), At: l.at, Pods: podsOf(t.Backends)})
 		}
 		return nil
 	}
@@ -98,7 +100,7 @@ func (f *Forwarder) put(t *Target) error {
 		}
 		if why := err.Error(); f.troubles[k] != why {
 			f.troubles[k] = why
-			f.say(Event{What: NotForwarded, Target: f.name(k), Why: why + ": another program has this port on all addresses"})
+			f.later(Event{What: NotForwarded, Target: f.name(k), Why: why + ": another program has this port on all addresses"})
 		}
 		return nil
 	}
@@ -110,7 +112,7 @@ func (f *Forwarder) put(t *Target) error {
 			f.say(Event{What: Failed, Target: f.name(l.key), At: l.at, Why: err.Error()})
 		})
 	})
-	f.say(Event{What: Forwarded, Target: f.name(k), At: l.at, Names: f.names(k), Pods: podsOf(t.Backends)})
+	f.later(Event{What: Forwarded, Target: f.name(k), At: l.at, Names: f.names(k), Pods: podsOf(t.Backends)})
 	return nil
 }
 
@@ -209,6 +211,16 @@ func (f *Forwarder) writeHosts() error {
 		f.hosts = text
 	}
 	return nil
+}
+
+// later tells an event when Set is done.
+func (f *Forwarder) later(e Event) { f.news = append(f.news, e) }
+
+func (f *Forwarder) tellNews() {
+	for _, e := range f.news {
+		f.say(e)
+	}
+	f.news = nil
 }
 
 // say tells an event.
