@@ -31,8 +31,8 @@ func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is boo
 	at := service.Key{Addr: f.Frontend, Proto: f.Proto}
 	if f.Endpoint == f.Frontend {
 		front := c.index.Frontend(at, local(f.Frontend.Addr()))
-		f.Endpoint = netip.AddrPort{}
-		return f, f.Proto == api.UDP && front.KeepsFlows()
+		f.Endpoint, f.OnlyUnanswered = netip.AddrPort{}, f.Proto == api.TCP
+		return f, front.KeepsFlows()
 	}
 	// A translated flow came to this node, even if the node no longer has the address.
 	front := c.index.Frontend(at, true)

@@ -59,7 +59,9 @@ func TestChecker(t *testing.T) {
 		{what: "TCP to one that is not ready, which ends it", table: table(service.TerminateUnready, two...), proto: api.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
 		{what: "TCP to one that is not there", proto: api.TCP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: unconfirmed},
 		{what: "TCP that never ends", table: table(service.TerminateNever, two...), proto: api.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: unanswered},
-		{what: "TCP untranslated", proto: api.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
+		{what: "TCP untranslated", proto: api.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: unanswered, endpoint: "none"},
+		{what: "TCP untranslated, no endpoint", table: table(0), proto: api.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
+		{what: "TCP untranslated, NodePort of another node", proto: api.TCP, to: "172.18.0.12:30053", by: "172.18.0.12:30053", want: right, endpoint: "none"},
 	} {
 		if c.table == nil {
 			c.table = table(service.TerminateGone, two...)

@@ -21,6 +21,9 @@ import (
 //     frontend does not matter as long as the Service has the endpoint at another frontend.
 //   - it is in state SYN_SENT, and the endpoint no longer gets new connections. The endpoint's node may be dead, and
 //     the client would send its SYN there for two minutes.
+//   - it is in state SYN_SENT and untranslated, and its external address now gets its first endpoints. Conntrack would
+//     leave the client's next SYN, also of a later connection from the same port, untranslated for two minutes. (At a
+//     ClusterIP or NodePort no entry stays: the node drops or answers the SYN.)
 //
 // Stale costs as much as service.Diff.
 func Stale(from, to *service.Table) []Flow {
@@ -53,6 +56,9 @@ func staleUDP(flows []Flow, c service.Change) []Flow {
 }
 
 func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
+	if c.New != nil && c.New.OwnsAddress() && !c.Old.KeepsFlows() && c.New.KeepsFlows() {
+		flows = append(flows, Flow{Proto: api.TCP, Frontend: c.Key().Addr, OnlyUnanswered: true, Namespace: owner(c).Namespace})
+	}
 	policy, kept := termination(c, to)
 	var ended []netip.AddrPort
 	if policy != service.TerminateNever {

@@ -117,6 +117,8 @@ func TestStale(t *testing.T) {
 		"NodePort gone":                 {tableOf(dns(), one), tableOf(dns(noNodePort), one), "node>1", ""},
 		"NodePort and endpoint gone":    {tableOf(dns(), one), tableOf(dns(noNodePort)), "node>1 vip>1", "node>1? vip>1?"},
 		"balancer's address gone":       {tableOf(dns(balancer), one), tableOf(dns(), one), "lb>1", ""},
+		"balancer's address is new":     {tableOf(dns(), one), tableOf(dns(balancer), one), "lb>", "lb>~"},
+		"new address, no endpoint":      {tableOf(dns()), tableOf(dns(balancer)), "", ""},
 		"port changed":                  {tableOf(dns(noNodePort), one), tableOf(dns(noNodePort, otherPort), one), "vip>1 vip54>", ""},
 		"policy Local, not ready":       {tableOf(dns(local), one, two), tableOf(dns(local), pod(1, false, true, false), two), "", "node>1~ vip>1~"},
 		"policy Local, gone":            {tableOf(dns(local), one, two), tableOf(dns(local), two), "node>1 vip>1", "node>1? vip>1?"},

@@ -63,6 +63,48 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
+// TestTooEarly: clients inside the cluster connect to an external address before the node serves it, so their first
+// packets leave the node untranslated. When a Service gets the address, they are connected. This also works if the
+// Service gets it while no agent runs.
+func TestTooEarly(t *testing.T) {
+	yes := ready(true)
+	external := netip.MustParseAddr("192.0.2.7")
+	for _, restarted := range []bool{false, true} {
+		t.Run(fmt.Sprint("agent restarted ", restarted), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, service.TerminateGone)
+			s.endpoints(&yes, nil)
+			s.nft(s.Fabric, `table ip early { chain in { type filter hook prerouting priority 0; ip daddr 192.0.2.7 counter drop; }; }`)
+			stop := s.start(true)
+			s.dial(s.pod, "tcp", netip.AddrPortFrom(s.vips[true], 80), "a") // the rules are there
+			done := make(chan testnet.Answer, 2)
+			for _, h := range []*testnet.Host{s.node, s.pod} {
+				go func() { done <- h.Ask("tcp", netip.AddrPortFrom(external, 80), patience) }()
+			}
+			s.eventually("both first packets leave the node", func() bool {
+				out := s.nft(s.Fabric, "list table ip early")
+				return !strings.Contains(out, "packets 0 ") && !strings.Contains(out, "packets 1 ")
+			})
+			if restarted {
+				stop()
+			}
+			s.api.change(func() {
+				changed := *s.api.service
+				changed.ExternalIPs = []netip.Addr{external}
+				s.api.service = &changed
+			})
+			if restarted {
+				s.start(true)
+			}
+			for range 2 {
+				if got := <-done; got.By != "a" {
+					t.Errorf("%v, want a to answer", got)
+				}
+			}
+		})
+	}
+}
+
 // silent makes a pod drop the first packets of connections.
 func (s *stage) silent(h *testnet.Host) {
 	s.t.Helper()
@@ -84,8 +126,8 @@ func (s *stage) dropped(h *testnet.Host, family string) bool {
 	return false
 }
 
-// nft runs the program nft on a host.
-func (s *stage) nft(h *testnet.Host, text string) (out string) {
+// nft runs the program nft in a namespace.
+func (s *stage) nft(h interface{ Do(func() error) error }, text string) (out string) {
 	s.t.Helper()
 	if err := h.Do(func() error {
 		b, err := exec.Command("nft", text).CombinedOutput()

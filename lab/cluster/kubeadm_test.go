@@ -114,6 +114,10 @@ func (u *undo) loadService(externalIPs ...string) *load {
 		u.Fatal(err)
 	}
 	u.run("kubectl", "patch", "service", "loaded", "-p", `{"spec":{"externalIPs":`+string(list)+`}}`)
+	for _, a := range externalIPs {
+		// A SYN before that stays untranslated in conntrack for two minutes, and with it a later connection from its port.
+		u.eventually(a+" . tcp . 80", "node", "1", "--", "nft", "list", "map", "ip", "kube-proxy", "service-ips")
+	}
 	ways := map[string]string{at + ":30707": fabric.Client, "10.96.7.7:80": fabric.NodeName(1)}
 	for _, a := range externalIPs {
 		ways[a+":80"] = fabric.NodeName(1)
