@@ -86,6 +86,13 @@ func TestPathNode(t *testing.T) {
 			t.Errorf("%s: end %+v, hops %+v", name, w.End, w.Hops)
 		}
 	}
+	u := undo{lab: l}
+	if out := u.fairway("dump", "--node", "node-2", "--service", "default/web"); !strings.Contains(out, endpoint.String()+"(local)") {
+		t.Errorf("dump --node node-2:\n%s", out)
+	}
+	if out, err := u.tryFairway("dump", "--node", "node-3"); err == nil || !strings.Contains(out, `there is no node "node-3"`) {
+		t.Errorf("dump --node node-3: %v\n%s", err, out)
+	}
 	for _, node := range []string{"node-1", "node-2"} {
 		if left := l.run("node", node, "--", "sh", "-c", "nft list tables; ip link"); strings.Contains(left, "fairway-path") || strings.Contains(left, "fwpath") {
 			t.Errorf("%s has left:\n%s", node, left)

@@ -90,10 +90,11 @@ func NewDump(e command.Env) *cobra.Command {
 		Short:      "Show what the kernel of this node does for Services, read back from it",
 		Long: `Show what the kernel of this node does for Services, read back from it.
 
--o wide has a line for each endpoint, and more columns. Exit status: 0, or 1 for an error; that
-no mode has rules here is an error.`,
+Run it on the node as root, or from your machine with --node. -o wide has a line for each endpoint,
+and more columns. Exit status: 0, or 1 for an error; that no mode has rules here is an error.`,
 		Args: cobra.NoArgs,
 		Example: `  fairway dump
+  fairway dump --node node-2
   fairway dump -n default -o wide
   fairway dump --service default/backend-service --objects
   fairway dump --proxy-mode iptables -o json
@@ -111,6 +112,7 @@ no mode has rules here is an error.`,
 	if err := c.RegisterFlagCompletionFunc("service", offerServices); err != nil {
 		panic(err) // the flag does not exist
 	}
+	new(onNode).add(e, c)
 	return c
 }
 
