@@ -18,12 +18,15 @@ import (
 // Node returns the Node for which tables are compiled: this machine, which has the addresses own. nodes and pods are the
 // known addresses of the cluster. unsupported are the algorithms that the datapath lacks.
 //
+// No Node's claim counts inside Addresses: the administrator gave them to this machine, and a kubelet could silence a
+// Service by naming the Service's address as its own.
+//
 // The table drops a packet to one of Addresses without a Service, because the default route would send it back to the
 // router. Own addresses are the exception: an administrator may use them.
 func (c *Config) Node(nodes []netip.Addr, pods []netip.Prefix, own []netip.Addr, unsupported service.Algorithms) service.Node {
 	n := service.Node{
 		Outside: true, Balances: c.Addresses, MasqueradeAll: c.ClientSource == SourceMasquerade, Limits: service.DefaultLimits(),
-		Balance: c.Balance, Unsupported: unsupported, NodeAddrs: service.NewAddrSet(nodes...),
+		Balance: c.Balance, Unsupported: unsupported, NodeAddrs: service.NewAddrSet(c.elsewhere(nodes)...),
 	}
 	n.Settings.ServiceCIDRs = without(c.Addresses, own)
 	if n.MasqueradeAll {
@@ -35,6 +38,13 @@ func (c *Config) Node(nodes []netip.Addr, pods []netip.Prefix, own []netip.Addr,
 	}
 	n.Settings.Pods = service.Widest(inside)
 	return n
+}
+
+// elsewhere returns the addresses outside of Addresses.
+func (c *Config) elsewhere(all []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool {
+		return slices.ContainsFunc(c.Addresses, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
 }
 
 // without returns the ranges except some addresses, sorted.
