@@ -56,7 +56,7 @@ func TestPrivilegesAreDocumented(t *testing.T) {
 
 var (
 	hostPath   = regexp.MustCompile(`hostPath:\s+path: (\S+)`)
-	capability = regexp.MustCompile(`(?:value: |add: \[|, )(NET_[A-Z_]+)`)
+	capability = regexp.MustCompile(`(?:value: |add: \[|, )(NET_[A-Z_]+|BPF|PERFMON)`)
 	pods       = regexp.MustCompile(`resources: \[[^\]]*\bpods\b`)
 )
 

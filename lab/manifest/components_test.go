@@ -31,6 +31,8 @@ images: [{name: ghcr.io/fairway-net/fairway, newTag: v1-0123456789ab}]
 const (
 	procSys   = "/proc/sys/net"
 	lockFile  = "/run/xtables.lock"
+	bpffs     = "/sys/fs/bpf"
+	cgroups   = "/sys/fs/cgroup"
 	cniBin    = "/opt/cni/bin"
 	cniConf   = "/etc/cni/net.d"
 	cniState  = "/run/fairway/cni"
@@ -46,6 +48,7 @@ var componentTests = []struct {
 	{"userspace", granted{map[string]string{"PROXY_MODE": "userspace"}, nil, "NET_BIND_SERVICE"}},
 	{"iptables", granted{map[string]string{"PROXY_MODE": "iptables"}, []string{lockFile}, ""}},
 	{"ipvs", granted{map[string]string{"PROXY_MODE": "ipvs"}, []string{procSys}, ""}},
+	{"ebpf", granted{map[string]string{"PROXY_MODE": "ebpf"}, []string{bpffs, cgroups}, "BPF PERFMON"}},
 	{"auto", granted{map[string]string{"PROXY_MODE": "auto"}, []string{procSys, lockFile}, "NET_BIND_SERVICE"}},
 	{"replace-kube-proxy", granted{map[string]string{"REPLACE_KUBE_PROXY": "true"}, []string{lockFile}, ""}},
 	{"conntrack", granted{map[string]string{"--conntrack-max-per-core": "32768", "--conntrack-tcp-timeout-established": "24h", "--conntrack-tcp-timeout-close-wait": "1h"}, []string{procSys}, ""}},

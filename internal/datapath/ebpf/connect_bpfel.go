@@ -21,15 +21,18 @@ type connectAddr struct {
 }
 
 type connectFront struct {
-	_     structs.HostLayout
-	Slots uint32
-	Flags uint32
-	Turn  uint32
+	_      structs.HostLayout
+	Slots  uint32
+	Flags  uint32
+	Turn   uint32
+	Zero   uint32
+	Chosen uint64
 }
 
 type connectNode struct {
 	_         structs.HostLayout
 	Netns     uint64
+	Until     uint64
 	Pods      uint64
 	PodsLevel uint32
 	Zero      uint32

@@ -12,7 +12,8 @@
 //   - A socket never gets an endpoint that nf_tables does not have. A Sync withdraws a changed frontend from the maps,
 //     lets package nftables write its rules, and then publishes the frontend again.
 //   - getpeername(2) returns the Service's address for as long as the socket lives, also after a restart of the agent.
-//   - Programs and maps are pinned in a bpffs, and work on while no agent runs.
+//   - Programs and maps are pinned in a bpffs, and survive a restart of the agent. Without an agent they choose endpoints
+//     for 30 seconds, and then nf_tables serves new connections.
 //
 // Left to nf_tables are: protocols other than TCP, NodePorts, frontends without endpoints, with source ranges, with
 // affinity or with a hash of the client's address, sockets bound to an address, a port, a device or a mark, sockets of the kernel,

@@ -26,7 +26,7 @@ type Config struct {
 	CountTraffic bool
 	// Pins is a directory in a bpffs. Empty: DefaultPins.
 	Pins string
-	// Cgroup is the cgroup of version 2 whose sockets are translated. Empty: the root of the hierarchy.
+	// Cgroup is the cgroup of version 2 whose sockets are translated. Empty: the node's.
 	Cgroup string
 	// Log gets one message if connect time does not work here. Nil: no messages.
 	Log *slog.Logger
@@ -37,6 +37,7 @@ type Datapath struct {
 	*nftables.Datapath
 	cfg    Config
 	prog   *programs      // nil: not loaded, or it does not work here
+	noPods bool           // the log has said that the pods' cgroup is not known
 	failed bool           // the programs do not work here; nf_tables serves alone
 	table  *service.Table // the table in the maps; nil: unknown, the next Sync reads them
 }
@@ -84,6 +85,10 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	if err := d.prog.noteNode(); err != nil {
 		return datapath.Stats{}, err
+	}
+	if !d.prog.pods && !d.noPods {
+		d.noPods = true
+		d.cfg.Log.Warn("pods do not get endpoints at connect time, because their cgroup is not known; nf_tables carries their connections [check that cgroup2 has kubepods or kubepods.slice in this directory]", "cgroup", d.prog.root)
 	}
 	full := d.table == nil || !d.table.Settings.Equal(want.Settings)
 	withdraw, publish := d.withdrawChanged, d.publishChanged
@@ -137,14 +142,28 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 }
 
 // Check implements datapath.Datapath. A cgroup that was removed and made again has lost the programs.
+// Check renews the programs' lease.
 func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	drift, err := d.Datapath.Check(ctx)
-	if err != nil || d.prog == nil || d.prog.attached() {
+	if err != nil || d.prog == nil {
 		return drift, err
+	}
+	if d.prog.attached() {
+		return drift, d.prog.noteNode()
 	}
 	d.forget()
 	drift.Rules = true
 	return drift, nil
+}
+
+// Explain implements datapath.Datapath. It also works in a process that has not loaded the programs.
+func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	all, err := d.Datapath.Explain(ctx, k)
+	if err != nil {
+		return all, err
+	}
+	front, err := explainFront(d.pins(), k)
+	return append(all, front...), err
 }
 
 // Drain implements datapath.Datapath. Connections that the programs made go on by themselves. Only getpeername still

@@ -1,14 +1,12 @@
 package ebpf
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -20,6 +18,7 @@ type programs struct {
 	connectObjects
 	links []link.Link
 	root  string // the cgroup
+	pods  bool   // the cgroup above all pods is known
 }
 
 // A hook is a place to which a program is attached.
@@ -36,11 +35,11 @@ var (
 	all      = append(append([]hook{}, choosing...), noted...)
 )
 
-// attach loads the programs and attaches them to a cgroup; empty: the root of the hierarchy. Pinned maps and links of an earlier process stay in use.
+// attach loads the programs and attaches them to a cgroup; empty: the node's. Pinned maps and links of an earlier process stay in use.
 func attach(pins, cgroup string) (_ *programs, err error) {
 	p := &programs{root: cgroup}
 	if p.root == "" {
-		if p.root, err = cgroupRoot(); err != nil {
+		if p.root, err = nodeCgroup(); err != nil {
 			return nil, err
 		}
 	}
@@ -129,17 +128,26 @@ func (p *programs) Close() {
 	_ = p.connectObjects.Close()
 }
 
-// noteNode tells the programs which sockets are the node's and the pods'. The kubelet may make the pods' cgroup later.
+// lease is how long the programs choose endpoints without a sign of life from an agent. An agent in another mode may not
+// have the right to detach them.
+const lease = 30 * time.Second
+
+// noteNode tells the programs which sockets are the node's and the pods', and renews the lease. The kubelet may make the
+// pods' cgroup later.
 func (p *programs) noteNode() error {
 	netns, err := netnsCookie()
 	if err != nil {
 		return fmt.Errorf("get the network namespace's cookie: %w", err)
 	}
-	n := connectNode{Netns: netns}
-	for _, name := range []string{"kubepods", "kubepods.slice"} {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	n := connectNode{Netns: netns, Until: uint64(now.Nano() + lease.Nanoseconds())}
+	for _, name := range podsCgroups {
 		dir := filepath.Join(p.root, name)
 		if id, err := inode(dir); err == nil {
-			n.Pods, n.PodsLevel = id, level(dir)
+			n.Pods, n.PodsLevel, p.pods = id, level(dir), true
 		}
 	}
 	if err := p.Settings.Put(uint32(0), n); err != nil {
@@ -178,38 +186,6 @@ func unpin(pins string, hooks []hook) error {
 		_ = os.Remove(filepath.Dir(pins)) // unless another network namespace has pins
 	}
 	return errors.Join(errs...)
-}
-
-// cgroupRoot returns the mount point of cgroup version 2.
-func cgroupRoot() (string, error) {
-	f, err := os.Open("/proc/self/mounts")
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if fields := strings.Fields(s.Text()); len(fields) > 2 && fields[2] == "cgroup2" {
-			return fields[1], nil
-		}
-	}
-	return "", errors.New("cgroup2 is not mounted")
-}
-
-// inode returns a cgroup's ID, which is the inode of its directory.
-func inode(dir string) (uint64, error) {
-	var s syscall.Stat_t
-	if err := syscall.Stat(dir, &s); err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	return s.Ino, nil
-}
-
-// level returns the depth of a cgroup below the root of the hierarchy, which has the inode 1.
-func level(dir string) (n uint32) {
-	for id, err := inode(dir); err == nil && id != 1 && dir != "/"; id, err = inode(dir) {
-		n, dir = n+1, filepath.Dir(dir)
-	}
-	return n
 }
 
 // netnsCookie returns the number by which programs know the network namespace of the calling thread.

@@ -26,6 +26,8 @@ struct front {
 	__u32 slots; // the length of the list
 	__u32 flags;
 	__u32 turn; // the next turn of round robin
+	__u32 zero;
+	__u64 chosen; // sockets that got an endpoint since the front was written
 };
 
 #define ROUND_ROBIN 1
@@ -34,6 +36,7 @@ struct front {
 // What the programs know about the node.
 struct node {
 	__u64 netns; // the cookie of the node's network namespace
+	__u64 until; // the time at which the programs stop choosing unless an agent renews it, on the kernel's monotonic clock
 	__u64 pods; // the ID of the cgroup above all pods; 0: none
 	__u32 pods_level;
 	__u32 zero;
@@ -99,12 +102,12 @@ static __always_inline bool plain(struct bpf_sock_addr *ctx)
 }
 
 // client reports whether the socket is the node's own, or a pod's if pods may be translated. Other network namespaces
-// of the node are strangers. A pod with the listener of a mesh's sidecar needs the Service's address.
+// of the node are strangers. Without an agent nobody is a client, because the endpoints may be old. A pod with the listener of a mesh's sidecar needs the Service's address.
 static __always_inline bool client(struct bpf_sock_addr *ctx, const struct front *f)
 {
 	__u32 zero = 0;
 	struct node *s = bpf_map_lookup_elem(&settings, &zero);
-	if (!s)
+	if (!s || bpf_ktime_get_coarse_ns() > s->until)
 		return false;
 	if (bpf_get_netns_cookie(ctx) == s->netns)
 		return true;
@@ -133,6 +136,7 @@ static __always_inline struct addr *translate(struct bpf_sock_addr *ctx, const s
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 	if (!e || bpf_map_update_elem(&socks, &cookie, to, BPF_ANY))
 		return NULL; // without a note the program could not learn its peer
+	__sync_fetch_and_add(&f->chosen, 1);
 	return e;
 }
 
