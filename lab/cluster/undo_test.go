@@ -217,6 +217,7 @@ var looks = map[string]string{
 	"interfaces": `ls /sys/class/net`,
 	"routes":     `ip -4 route show table all; ip -6 route show table all; ip rule; ip -6 rule`,
 	"files":      `find /opt/cni /etc/cni /run/xtables.lock -not -type d 2>/dev/null; find /run/fairway -mindepth 1 2>/dev/null || true`,
+	"bpf":        `find /sys/fs/bpf -mindepth 1 2>/dev/null || true`,
 	"settings": `for f in ipv4/conf/all/route_localnet ipv4/conf/all/rp_filter ipv4/conf/all/arp_ignore ipv4/ip_nonlocal_bind; do
 		echo $f $(cat /proc/sys/net/$f); done; cd /proc/sys/net/netfilter && grep . nf_conntrack_max nf_conntrack_buckets *timeout*`,
 	"sockets": `ss -xlH | grep -o '@fairway[^ ]*' || true; ss -tulnH | grep -E ':(10256|10249|1027[0-9]) ' || true`,
