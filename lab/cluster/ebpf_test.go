@@ -81,9 +81,10 @@ func TestEBPF(t *testing.T) {
 	}
 
 	programs = u.attached()
-	u.run("kubectl", "delete", "service/web", "deployment/web", "pod/client", "--wait=false")
-	u.follow("removal")
-	u.same()
+	u.follow("removal") // the pods' interfaces stay, because the pods do
+	if left := u.state()["bpf"]; left != u.before["bpf"] {
+		t.Errorf("the bpffs has\n%s\nand had\n%s", left, u.before["bpf"])
+	}
 	if left := u.attached(); len(left) > 0 {
 		t.Errorf("%d programs are still attached", len(left))
 	}
