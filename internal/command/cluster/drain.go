@@ -23,7 +23,7 @@ func NewDrain(e command.Env) *cobra.Command {
 		Use:   "drain NODE",
 		Short: "Move the addresses of load balancers off a node before its maintenance",
 		Long: `Move the addresses of load balancers off a node before its maintenance, and wait until
-others announce them. It sets the label node.kubernetes.io/exclude-from-external-load-balancers,
+it announces none. It sets the label node.kubernetes.io/exclude-from-external-load-balancers,
 which balancers outside the cluster heed too. Pods stay: kubectl drain is for them, and
 kubectl cordon alone moves no address. Connections that are open through the node end when it
 does. If no other node may announce an address, it changes nothing and names the Services.
