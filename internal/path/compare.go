@@ -7,42 +7,91 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/path/trace"
 )
 
-// Compare adds to a prediction what nodes saw of a probe: the observed end and endpoint, whether they agree with the
-// prediction, and the causes that only a kernel shows. Question.Follow makes a prediction for the endpoint that was seen. A way that was not watched to its end proves nothing: Observed stays
-// empty.
-func Compare(p *Path, w trace.Way) {
+// Compare adds to a prediction what nodes saw of a probe, and what its sender heard: the hops, the observed end and
+// endpoint, whether they agree with the prediction, and the causes that only a kernel shows. Question.Follow makes a
+// prediction for the endpoint that was seen. A way that was not watched to its end proves nothing: Observed stays empty.
+func Compare(p *Path, w trace.Way, h trace.Heard) {
+	p.addProbe(w, h)
 	for _, n := range w.NotWatched {
 		if !slices.Contains(p.NotLooked, n) {
 			p.NotLooked = append(p.NotLooked, n)
 		}
 	}
-	observed, proved := ends[w.End.Class]
+	observed, proved := p.observed(w, h)
+	same := p.see(w)
 	if !proved {
+		p.NotProved = cmp.Or(p.NotProved, notProved(w, h))
 		return
 	}
 	p.NotLooked = slices.DeleteFunc(p.NotLooked, func(s string) bool { return s == notListening && observed == Delivered })
 	p.Verdict.Observed = observed
-	agree := observed == p.Verdict.Predicted || p.Verdict.Predicted == Sometimes && (observed == Delivered || observed == Dropped)
-	agree = p.follow(w) && agree
+	was := p.Verdict.Predicted
+	end := observed == was || was == Sometimes && (observed == Delivered || observed == Dropped) || was == Accepted && (observed == Delivered || observed == Refused)
+	agree := p.follow(w) && end && (same || observed != Delivered)
 	p.Verdict.Agree = &agree
-	if observed == Delivered {
-		if agree {
-			return
+	switch {
+	case agree: // the predicted cause stands
+	case end && observed == Delivered:
+		p.otherEndpoint(w)
+	case observed == Delivered:
+		p.arrivedAnyway(was)
+	default:
+		p.addEnd(w.End, observed)
+		if len(w.Findings) > 0 {
+			p.Findings = slices.Insert(p.Findings, 0, p.sentence(w.Findings[0], w.End))
 		}
-		p.Findings = slices.DeleteFunc(p.Findings, func(f Finding) bool { return f.Level == Fatal })
+	}
+}
+
+// observed returns the state of a way's end, and whether it proves something.
+func (p *Path) observed(w trace.Way, h trace.Heard) (State, bool) {
+	e := w.End
+	silent := len(w.Findings) == 0 || w.Findings[0].Code == trace.EndpointSilent
+	left := len(w.Hops) > 0 && w.Hops[len(w.Hops)-1].Left && e.Rule == nil && e.Drop == nil
+	switch {
+	case e.Class == trace.Unanswered && p.Proof.Proto == api.UDP && silent:
+		return Delivered, true // a server may well ignore the datagram
+	case p.Verdict.Predicted == Accepted && left && (e.Class == trace.LostAfter || e.Class == trace.NotLooked):
+		return Accepted, true // what follows is not the cluster's
+	case e.Class == trace.NotSent && (h.Outcome == trace.Unreachable || h.Outcome == trace.TooBig):
+		return Dropped, true
+	}
+	observed, proved := ends[e.Class]
+	return observed, proved
+}
+
+// notProved says why a way proves nothing.
+func notProved(w trace.Way, h trace.Heard) string {
+	switch {
+	case h.Outcome == trace.Failed:
+		return "the probe was not sent: " + h.Error
+	case w.End.Class == trace.NotLooked && len(w.Hops) > 0:
+		return "the packet left " + w.Hops[len(w.Hops)-1].Node + ", and the next node was not watched"
+	}
+	return "no node saw the probe"
+}
+
+// arrivedAnyway corrects a predicted end that did not stop the packet.
+func (p *Path) arrivedAnyway(was State) {
+	p.Findings = slices.DeleteFunc(p.Findings, func(f Finding) bool { return f.Level == Fatal })
+	s := &p.Steps[len(p.Steps)-1]
+	s.Predicted, s.State, s.Observed = &Foreseen{State: was}, Delivered, Delivered
+	why := cmp.Or(s.Detail, s.Text)
+	p.differs(Differs, fmt.Sprintf("It arrives, and the objects say %s (%s): a node's rules differ from the objects.", was, why), "fairway diff on "+s.Node)
+}
+
+// otherEndpoint explains a packet that arrived where the prediction does not lead.
+func (p *Path) otherEndpoint(w trace.Way) {
+	p.Findings = slices.DeleteFunc(p.Findings, func(f Finding) bool { return f.Level == Fatal })
+	if len(w.Hops) == 0 || slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Code == OtherWay || f.Code == SourceDiffers || f.Code == Differs }) {
 		return
 	}
-	if agree {
-		return // the predicted cause stands
-	}
-	p.addEnd(w.End, observed)
-	if len(w.Findings) > 0 {
-		f := p.sentence(w.Findings[0], w.End)
-		p.Findings = slices.Insert(p.Findings, 0, f)
-	}
+	h := w.Hops[len(w.Hops)-1]
+	p.differs(Differs, fmt.Sprintf("It went to %v, which the objects leave out: a node's rules are older than the objects.", h.After.Dst), "fairway diff on "+w.Hops[0].Node)
 }
 
 // ends are the states of the classes that prove something.
@@ -68,7 +117,7 @@ func (p *Path) follow(w trace.Way) bool {
 
 // addEnd ends the steps where the packet ended.
 func (p *Path) addEnd(e trace.End, observed State) {
-	s := Step{Node: e.Node, Kind: KindLink, Hook: e.Hook, State: observed, Text: "ends here", Predicted: &Foreseen{State: p.Verdict.Predicted}}
+	s := Step{Node: e.Node, Kind: KindLink, Hook: e.Hook, State: observed, Observed: observed, Text: "ends here", Predicted: &Foreseen{State: p.Verdict.Predicted}}
 	if e.Hook != "" {
 		s.Text = "ends after hook " + e.Hook
 	}
@@ -157,6 +206,12 @@ func (p *Path) sentence(f trace.Finding, e trace.End) Finding {
 		out.Text = fmt.Sprintf("%s listens on %s only.", pod, x["listens"])
 	case trace.QueueFull:
 		out.Text = fmt.Sprintf("%s's accept queue is full (%s of %s): ListenOverflows +%s.", pod, x["queue"], x["backlog"], x["overflows"])
+	case trace.EndpointRefuses:
+		out.Text = fmt.Sprintf("%s refuses: nothing listens on %s, or only on 127.0.0.1.", pod, port)
+		out.Advice = "compare targetPort with the port and the address that the program in " + pod + " listens on"
+	case trace.EndpointSilent:
+		out.Text = fmt.Sprintf("The packet came to %s, which does not answer on %s: its accept queue is full, or it hangs.", pod, port)
+		out.Advice = "look at the program in " + pod
 	default:
 		out.Text = kernelSentence(f)
 	}

@@ -19,6 +19,36 @@ type Path struct {
 	Reply      []Step            `json:"reply"`
 	Findings   []Finding         `json:"findings"`
 	NotLooked  []string          `json:"notLooked"` // nodes and rules that nobody looked at
+	// Hops has what each node saw of the probe, in the order of the packet.
+	Hops []Hop `json:"hops,omitempty"`
+	// Probe describes the probe; nil: no packet was sent.
+	Probe *ProbeReport `json:"probe,omitempty"`
+	// NotProved says in one line why no probe, or no complete one, shows whether the prediction is true.
+	NotProved string `json:"notProved,omitempty"`
+	Proof     Proof  `json:"-"`
+}
+
+// A Hop is the pass of the packet through one node.
+type Hop struct {
+	Node      string     `json:"node"`
+	Predicted *Addresses `json:"predicted"` // behind the node; null: the node is not on the predicted way
+	Observed  *Addresses `json:"observed"`  // null: the node did not see the packet
+	Before    *Addresses `json:"before,omitempty"`
+	In        string     `json:"in,omitempty"`
+	Out       string     `json:"out,omitempty"`
+	TTL       int        `json:"ttl,omitempty"`
+	Agree     bool       `json:"agree"`
+	Rules     []Ref      `json:"rules,omitempty"` // that judged the packet, in order
+}
+
+// A ProbeReport says what the probe was, and what its sender heard.
+type ProbeReport struct {
+	Outcome  string  `json:"outcome"`
+	Local    string  `json:"local,omitempty"` // the sender's address and port
+	Injected bool    `json:"injected,omitempty"`
+	Millis   float64 `json:"millis,omitempty"` // from the first hop to the answer there
+	Answer   string  `json:"answer,omitempty"`
+	Error    string  `json:"error,omitempty"`
 }
 
 // An End is one end of a way.
@@ -92,6 +122,7 @@ type Step struct {
 	Reason    *Reason    `json:"reason,omitempty"`
 	Refs      []Ref      `json:"refs,omitempty"`
 	Predicted *Foreseen  `json:"predicted,omitempty"` // if it differs from State
+	Observed  State      `json:"observed,omitempty"`  // empty: nobody saw the packet there
 	Evidence  []Evidence `json:"evidence,omitempty"`
 }
 

@@ -135,7 +135,7 @@ func render(t *testing.T, p *path.Path, asJSON bool) string {
 		}
 		return out.String()
 	}
-	if err := p.WriteText(&out, false); err != nil {
+	if err := p.WriteText(&out, path.Style{}); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {

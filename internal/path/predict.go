@@ -40,8 +40,10 @@ func Predict(c *Cluster, q Question) (*Path, error) {
 	if err := p.aim(); err != nil {
 		return nil, err
 	}
+	var first *Node
 	if !p.ended {
 		p.choosePlace()
+		first = p.node
 		p.travel()
 	}
 	p.explainName()
@@ -49,6 +51,7 @@ func Predict(c *Cluster, q Question) (*Path, error) {
 		p.out.Steps[i].N = i + 1
 	}
 	p.out.From.IP = addrText(p.src)
+	p.prove(first)
 	p.conclude()
 	return p.out, nil
 }

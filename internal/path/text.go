@@ -18,10 +18,15 @@ const (
 	maxLabel     = 20
 )
 
-// WriteText writes the path for people, at most text.Width columns wide where the names allow it. With color, marks and
-// findings have the colors of a terminal.
-func (p *Path) WriteText(w io.Writer, color bool) error {
-	t := writer{color: color}
+// A Style says how the text of a path looks.
+type Style struct {
+	Color bool // marks and findings have the colors of a terminal
+	Rules bool // the rules that judged the packet on each node
+}
+
+// WriteText writes the path for people, at most text.Width columns wide where the names allow it.
+func (p *Path) WriteText(w io.Writer, style Style) error {
+	t := writer{color: style.Color, rules: style.Rules, probed: p.Verdict.Observed != ""}
 	t.label = len("service")
 	for _, s := range p.Steps {
 		t.label = max(t.label, min(utf8.RuneCountInString(s.Node), maxLabel))
@@ -36,8 +41,10 @@ func (p *Path) WriteText(w io.Writer, color bool) error {
 
 type writer struct {
 	strings.Builder
-	color bool
-	label int // the width of the first column
+	color  bool
+	rules  bool
+	probed bool
+	label  int // the width of the first column
 }
 
 // paint returns text in a color of the terminal.
@@ -77,7 +84,14 @@ func (t *writer) head(p *Path) {
 	line := from + "  →  " + cmp.Or(to, p.To.Asked)
 	end := cmp.Or(p.Verdict.Observed, p.Verdict.Predicted)
 	verdict := verdictWords[end]
-	if p.Verdict.Agree != nil && !*p.Verdict.Agree {
+	if p.Probe != nil && p.Probe.Millis > 0 && end == Delivered {
+		verdict += fmt.Sprintf(", %.1f ms", p.Probe.Millis)
+	}
+	switch {
+	case p.Verdict.Agree == nil || *p.Verdict.Agree:
+	case end == p.Verdict.Predicted:
+		verdict += ", by another way than predicted"
+	default:
 		verdict += ", predicted: " + verdictWords[p.Verdict.Predicted]
 	}
 	if utf8.RuneCountInString(line)+utf8.RuneCountInString(verdict)+4 > text.Width {
@@ -112,6 +126,9 @@ func (t *writer) steps(p *Path) {
 	if !shown {
 		t.candidates(p)
 	}
+	if t.rules {
+		t.judges(p)
+	}
 	for i, s := range p.Reply {
 		t.step(map[bool]string{true: "reply"}[i == 0], s)
 	}
@@ -120,7 +137,11 @@ func (t *writer) steps(p *Path) {
 // step writes one line, or two if the detail does not fit.
 func (t *writer) step(label string, s Step) {
 	main, detail := s.Text, s.Detail
-	t.line(label, t.mark(s.State)+" ", main, detail)
+	mark := t.mark(s.State)
+	if t.probed && s.Observed == "" && s.Node != "" {
+		mark = t.paint("33", "?")
+	}
+	t.line(label, mark+" ", main, detail)
 	for _, r := range s.Refs {
 		if r.Kernel != "" && s.Kind == KindService {
 			t.line("", strings.Repeat(" ", textColumn), r.Text, "")
@@ -213,18 +234,57 @@ func (t *writer) findings(p *Path) {
 			fmt.Fprintf(t, "  [%s]\n", f.Advice)
 		}
 	}
+	foot := p.foot()
+	for _, l := range text.Wrap(foot, text.Width) {
+		fmt.Fprintln(t, l)
+	}
+}
+
+// foot says how far the path is proved.
+func (p *Path) foot() string {
 	foot := "Predicted from the cluster's objects; no packet was sent."
-	switch agree := p.Verdict.Agree; {
+	agree := p.Verdict.Agree
+	switch {
+	case p.NotProved != "":
+		foot = "Predicted from the cluster's objects, not proved: " + p.NotProved + "."
 	case agree != nil && *agree:
 		foot = "Predicted, and seen: a probe went this way."
 	case agree != nil:
 		foot = "A probe did not go as predicted."
 	}
+	if p.Probe != nil && agree != nil {
+		foot += p.effect()
+	}
 	if len(p.NotLooked) > 0 {
 		foot += " Not known: " + strings.Join(p.NotLooked, ", ") + "."
 	}
-	for _, l := range text.Wrap(foot, text.Width) {
-		fmt.Fprintln(t, l)
+	return foot
+}
+
+// effect says what the probe did to the client and the server.
+func (p *Path) effect() string {
+	udp := strings.HasSuffix(p.To.Key, "/UDP")
+	switch {
+	case p.Probe.Outcome == "": // live traffic
+		return ""
+	case udp:
+		return " One datagram was sent."
+	case p.Probe.Injected:
+		return " One SYN was sent in the client's name; the server accepted no connection."
+	}
+	return " One connection was opened and closed."
+}
+
+// judges writes the rules of each node.
+func (t *writer) judges(p *Path) {
+	for _, h := range p.Hops {
+		for i, r := range h.Rules {
+			place := r.Table + " " + r.Chain
+			if r.Handle > 0 {
+				place += fmt.Sprintf(" #%d", r.Handle)
+			}
+			t.line(map[bool]string{true: h.Node}[i == 0], "  ", place, r.Field)
+		}
 	}
 }
 

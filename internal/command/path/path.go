@@ -1,8 +1,9 @@
-// Package path has `fairway path`: it predicts the way of a packet from the objects of a cluster, and says why.
+// Package path has `fairway path`: it predicts the way of a packet from the objects of a cluster, says why, and sends a
+// probe to prove it.
 //
 //	FROM, TO ──────────────────────┐
-//	API server, or manifests (-f) ─┼─→ path.Predict ─→ text or JSON, exit status
-//	settings of the agents ────────┘
+//	API server, or manifests (-f) ─┼─→ path.Predict ─→ remote.Probe ─→ path.Compare ─→ text or JSON, exit status
+//	settings of the agents ────────┘                     pods/exec
 package path
 
 import (
@@ -26,17 +27,18 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// The exit statuses, next to 0. 2 is for a prediction that differs from an observation.
+// The exit statuses, next to 0.
 const (
 	notDelivered = 1
-	notProved    = 3
+	differs      = 2 // the probe did not go as predicted
+	notProved    = 3 // an error, or no probe
 )
 
 // A question has the flags.
 type question struct {
 	namespace, output, expect string
 	files                     []string
-	predict                   bool
+	predict, verbose          bool
 }
 
 // states are the values of --expect.
@@ -55,11 +57,13 @@ name, IP:PORT, node/NAME:PORT, pod/NAMESPACE/NAME[:PORT] or a URL. /UDP behind a
 protocol. A name without a namespace is in the namespace of -n, or of the kubeconfig's context.
 
 Reads Services, EndpointSlices, pods, nodes and policies once, from the API server or from the
-manifests of -f, and decides as the DNS, the agents and their policies do. It sends no packet and
-asks no kernel. Each step has the object behind it; a fault has a sentence with its cause.
+manifests of -f, and decides as the DNS, the agents and their policies do. Then one probe goes from
+FROM to TO, and the agents on its way say what their kernels did with it: this needs the right to
+create pods/exec in kube-system. The probe is one SYN in the pod's name, so that no server accepts a
+connection, or one datagram. Nothing is left on the nodes. --predict sends no packet.
 
-Exit status: 0 if the packet arrives, or ends as --expect says; 1 if it ends otherwise; 3 after an
-error.`,
+Exit status: 0 if the packet arrives, or ends as --expect says; 1 if it ends otherwise; 2 if the
+probe did not go as predicted; 3 if it is not proved, or after an error.`,
 		Example: `  fairway path pod/shop/cart svc/shop/db
   fairway path pod/shop/cart http://web.shop
   fairway path outside:198.51.100.10 node/node-1:30080
@@ -74,10 +78,13 @@ error.`,
 	f.StringVarP(&q.output, "output", "o", "text", "The `format`: text or json")
 	f.StringVar(&q.expect, "expect", "", "The `end` that makes the exit status 0: "+strings.Join(states, ", "))
 	f.StringSliceVarP(&q.files, "filename", "f", nil, "Read the objects from these `files` of YAML or JSON, - for the input, not from the API server")
-	f.BoolVar(&q.predict, "predict", false, "Only predict, and send no packet: what it does in any case so far")
+	f.BoolVar(&q.predict, "predict", false, "Only predict, and send no packet")
+	f.BoolVarP(&q.verbose, "verbose", "v", false, "Show the rules that judged the packet on each node")
 	command.Complete(c, "output", "text", "json")
 	command.Complete(c, "expect", states...)
-	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error { return q.run(ctx, e, a, args) })
+	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
+		return q.run(ctx, c.Context(), e, a, args)
+	})
 	c.RunE = command.ErrorStatus(notProved, c.RunE)
 	return c
 }
@@ -91,7 +98,8 @@ func offerPlaces(_ *cobra.Command, args []string, _ string) ([]cobra.Completion,
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-func (q *question) run(ctx context.Context, e command.Env, a *agent.Tool, args []string) error {
+// run answers the question. ctx bounds the requests to the API server, and whole is the command's own.
+func (q *question) run(ctx, whole context.Context, e command.Env, a *agent.Tool, args []string) error {
 	if q.output != "text" && q.output != "json" {
 		return fmt.Errorf("%q is not a format [choose text or json]", q.output)
 	}
@@ -113,18 +121,42 @@ func (q *question) run(ctx context.Context, e command.Env, a *agent.Tool, args [
 	if err != nil {
 		return err
 	}
-	found, err := path.Predict(cluster, path.Question{From: from, To: to})
+	ask := path.Question{From: from, To: to}
+	found, err := path.Predict(cluster, ask)
 	if err != nil {
 		return err
+	}
+	if !q.predict && len(q.files) == 0 {
+		found = prove(ctx, whole, a, cluster, ask, found)
 	}
 	if err := q.write(e.Stdout, found); err != nil {
 		return err
 	}
-	return q.status(found.Verdict.Predicted)
+	return q.status(found)
 }
 
-// status returns the exit status of an end.
-func (q *question) status(end path.State) error {
+// prove sends the probe. A person who may not list the agents gets the prediction, unproved.
+func prove(ctx, whole context.Context, a *agent.Tool, cluster *path.Cluster, ask path.Question, found *path.Path) *path.Path {
+	p, err := newProber(ctx, a, cluster, ask)
+	if err != nil {
+		found.NotProved = oneLine(err)
+		return found
+	}
+	return p.prove(whole, found)
+}
+
+// status returns the exit status of a path.
+func (q *question) status(found *path.Path) error {
+	v := found.Verdict
+	end := v.Predicted
+	switch {
+	case found.NotProved != "":
+		return command.ExitError(notProved)
+	case v.Agree != nil && !*v.Agree:
+		return command.ExitError(differs)
+	case v.Observed != "" && v.Predicted != path.Sometimes:
+		end = v.Observed
+	}
 	if q.expect == "" && (end == path.Delivered || end == path.Accepted) || q.expect == string(end) {
 		return nil
 	}
@@ -138,7 +170,7 @@ func (q *question) write(w io.Writer, found *path.Path) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(found)
 	}
-	return found.WriteText(w, isTerminal(w) && os.Getenv("NO_COLOR") == "")
+	return found.WriteText(w, path.Style{Color: isTerminal(w) && os.Getenv("NO_COLOR") == "", Rules: q.verbose})
 }
 
 // isTerminal reports whether people see the colors that are written.

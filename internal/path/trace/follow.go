@@ -56,8 +56,11 @@ func (f follower) ours(r Rule) bool {
 	if f.Ours != nil {
 		return f.Ours(r)
 	}
-	return strings.HasPrefix(r.Table, "fairway")
+	return Ours(r)
 }
+
+// Ours reports whether a rule is in a table of Fairway.
+func Ours(r Rule) bool { return strings.HasPrefix(r.Table, "fairway") }
 
 // hops groups the traces of each pass. A repeated packet counts, and its passes are left out.
 func (f follower) hops(reply bool) (hops []Hop, repeats int) {

@@ -28,13 +28,14 @@ var agentOnly = []string{
 	"log-level", "log-format", "logging-format",
 }
 
-// NewToolFlags adds the flags to fs.
+// NewToolFlags adds the flags to fs. A flag of fs keeps its letter, and the agent's flag with the same letter is left out.
 func NewToolFlags(fs *pflag.FlagSet) *ToolFlags {
 	all := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	NewFlags(all)
 	t := &ToolFlags{fs: pflag.NewFlagSet("tool", pflag.ContinueOnError)}
 	all.VisitAll(func(f *pflag.Flag) {
-		if !slices.Contains(agentOnly, f.Name) && !strings.HasPrefix(f.Name, "conntrack-") {
+		taken := f.Shorthand != "" && fs.ShorthandLookup(f.Shorthand) != nil
+		if !taken && !slices.Contains(agentOnly, f.Name) && !strings.HasPrefix(f.Name, "conntrack-") {
 			t.fs.AddFlag(f)
 		}
 	})
