@@ -27,7 +27,7 @@ func Compare(p *Path, w trace.Way, h trace.Heard) {
 		p.NotProved = cmp.Or(p.NotProved, notProved(w, h))
 		return
 	}
-	p.NotLooked = slices.DeleteFunc(p.NotLooked, func(s string) bool { return s == notListening && observed == Delivered })
+	p.NotLooked = slices.DeleteFunc(p.NotLooked, func(s string) bool { return s == notListening })
 	p.Verdict.Observed = observed
 	was := p.Verdict.Predicted
 	end := observed == was || was == Sometimes && (observed == Delivered || observed == Dropped) || was == Accepted && (observed == Delivered || observed == Refused)
@@ -118,7 +118,9 @@ func (p *Path) follow(w trace.Way) bool {
 // addEnd ends the steps where the packet ended.
 func (p *Path) addEnd(e trace.End, observed State) {
 	s := Step{Node: e.Node, Kind: KindLink, Hook: e.Hook, State: observed, Observed: observed, Text: "ends here", Predicted: &Foreseen{State: p.Verdict.Predicted}}
-	if e.Hook != "" {
+	if observed == Refused {
+		s.Text = "refused here"
+	} else if e.Hook != "" {
 		s.Text = "ends after hook " + e.Hook
 	}
 	if e.Next != "" {
@@ -208,7 +210,7 @@ func (p *Path) sentence(f trace.Finding, e trace.End) Finding {
 		out.Text = fmt.Sprintf("%s's accept queue is full (%s of %s): ListenOverflows +%s.", pod, x["queue"], x["backlog"], x["overflows"])
 	case trace.EndpointRefuses:
 		out.Text = fmt.Sprintf("%s refuses: nothing listens on %s, or only on 127.0.0.1.", pod, port)
-		out.Advice = "compare targetPort with the port and the address that the program in " + pod + " listens on"
+		out.Advice = "compare the Service's targetPort with the program's port"
 	case trace.EndpointSilent:
 		out.Text = fmt.Sprintf("The packet came to %s, which does not answer on %s: its accept queue is full, or it hangs.", pod, port)
 		out.Advice = "look at the program in " + pod

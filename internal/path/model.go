@@ -47,6 +47,8 @@ type ProbeReport struct {
 	Local    string  `json:"local,omitempty"` // the sender's address and port
 	Injected bool    `json:"injected,omitempty"`
 	Millis   float64 `json:"millis,omitempty"` // from the first hop to the answer there
+	Live     bool    `json:"live,omitempty"`   // the client's own packet; nothing was sent
+	Count    int     `json:"count,omitempty"`  // of several probes
 	Answer   string  `json:"answer,omitempty"`
 	Error    string  `json:"error,omitempty"`
 }
@@ -179,6 +181,9 @@ type Candidate struct {
 	Denied string `json:"denied,omitempty"`
 	// Followed says that the steps behind the translation are those to this candidate.
 	Followed bool `json:"followed,omitempty"`
+	// Probes counts the probes that came to this endpoint, and Observed is their worst end. One probe alone is not counted.
+	Probes   int   `json:"probes,omitempty"`
+	Observed State `json:"observed,omitempty"`
 }
 
 // A Level is the weight of a finding.

@@ -3,6 +3,8 @@ package path
 import (
 	"net/netip"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/path/trace"
@@ -13,6 +15,7 @@ type Proof struct {
 	Sender    string         // the node that sends
 	To        netip.AddrPort // invalid: there is no packet to send
 	Proto     api.Proto
+	Client    netip.Addr
 	Endpoints []netip.AddrPort // that the packet can be translated to, or To itself
 	Nodes     []string         // that can be on the way, the likely ones first
 	Send      trace.Send
@@ -27,7 +30,7 @@ func (p *predictor) prove(first *Node) {
 	if !p.dst.IsValid() || !p.src.IsValid() || first == nil {
 		return
 	}
-	x := Proof{Sender: first.Name, To: p.dst, Proto: p.proto, Relayed: p.Mode == "userspace", Nodes: []string{first.Name}}
+	x := Proof{Sender: first.Name, To: p.dst, Proto: p.proto, Client: p.src, Relayed: p.Mode == "userspace", Nodes: []string{first.Name}}
 	switch {
 	case p.q.From.Kind == "Outside":
 		x.Send.Outside = p.src
@@ -80,6 +83,42 @@ func (x Proof) Orders(run string, tag uint8) (orders []trace.Order, leftOut []st
 		orders = append(orders, o)
 	}
 	return orders, leftOut
+}
+
+// LiveOrders returns the orders for the packets of the client itself. No node sends.
+func (x Proof) LiveOrders(run string, limit time.Duration) (orders []trace.Order, leftOut []string) {
+	orders, leftOut = x.Orders(run, 0)
+	for i := range orders {
+		orders[i].Client, orders[i].Send, orders[i].For = x.Client, nil, limit
+	}
+	return orders, leftOut
+}
+
+// HeardLive returns what the client of the first connection to the address heard. Nothing is heard if the nodes saw no
+// packet of it.
+func HeardLive(r trace.Record) (h trace.Heard, seen bool) {
+	for _, hop := range trace.Follow(r).Hops {
+		if hop.Before.Dst == r.To {
+			h.Local, seen = hop.Before.Src, true
+			break
+		}
+	}
+	r.Heard = h
+	way := trace.Follow(r)
+	h.Outcome = trace.Silent
+	if !seen || len(way.Hops) == 0 {
+		return h, false
+	}
+	for _, back := range way.Reply {
+		if back.Node != way.Hops[0].Node || !back.Left {
+			continue
+		}
+		h.Outcome = trace.Answered
+		if p := back.Steps[0].Packet; strings.Contains(p.Flags, "RST") || p.Proto == 1 || p.Proto == 58 {
+			h.Outcome = trace.Refused
+		}
+	}
+	return h, true
 }
 
 // OursIn returns a function that reports whether a rule is Fairway's in a mode of the agents. In mode iptables the chains

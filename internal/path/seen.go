@@ -122,7 +122,7 @@ func addresses(t trace.Tuple) *Addresses { return &Addresses{Src: t.Src.String()
 func rulesOf(h trace.Hop) (all []Ref) {
 	for _, o := range h.Steps {
 		r := o.Rule
-		if r == nil || r.Kind == "return" || strings.HasPrefix(r.Table, "fairway-path-") {
+		if r == nil || r.Verdict == "continue" || strings.HasPrefix(r.Table, "fairway-path-") {
 			continue
 		}
 		verdict := r.Verdict

@@ -196,6 +196,9 @@ func (t *writer) candidates(p *Path) {
 		case c.Denied != "":
 			what += ", denied by " + c.Denied
 		}
+		if c.Probes > 0 {
+			what += fmt.Sprintf(", seen %d×: %s", c.Probes, c.Observed)
+		}
 		room := text.Width - t.label - textColumn - 2 - utf8.RuneCountInString(row)
 		if utf8.RuneCountInString(what) <= room {
 			fmt.Fprintf(t, "%s%s%s%s\n", indent, mark, row, what)
@@ -248,7 +251,7 @@ func (p *Path) foot() string {
 	case p.NotProved != "":
 		foot = "Predicted from the cluster's objects, not proved: " + p.NotProved + "."
 	case agree != nil && *agree:
-		foot = "Predicted, and seen: a probe went this way."
+		foot = "Predicted, and seen: a packet went this way."
 	case agree != nil:
 		foot = "A probe did not go as predicted."
 	}
@@ -265,12 +268,16 @@ func (p *Path) foot() string {
 func (p *Path) effect() string {
 	udp := strings.HasSuffix(p.To.Key, "/UDP")
 	switch {
-	case p.Probe.Outcome == "": // live traffic
-		return ""
+	case p.Probe.Live:
+		return " It was the client's own packet; nothing was sent."
+	case p.Probe.Count > 1:
+		return fmt.Sprintf(" %d probes were sent.", p.Probe.Count)
 	case udp:
 		return " One datagram was sent."
-	case p.Probe.Injected:
+	case p.Probe.Injected && p.Verdict.Observed == Delivered:
 		return " One SYN was sent in the client's name; the server accepted no connection."
+	case p.Probe.Injected || p.Verdict.Observed != Delivered:
+		return " One SYN was sent in the client's name."
 	}
 	return " One connection was opened and closed."
 }

@@ -9,11 +9,13 @@ package path
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -24,6 +26,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	kubepath "github.com/fairway-net/fairway/internal/kube/path"
 	"github.com/fairway-net/fairway/internal/path"
+	"github.com/fairway-net/fairway/internal/path/trace"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -38,7 +41,9 @@ const (
 type question struct {
 	namespace, output, expect string
 	files                     []string
-	predict, verbose          bool
+	predict, verbose, each    bool
+	live                      bool
+	wait                      time.Duration
 }
 
 // states are the values of --expect.
@@ -79,6 +84,10 @@ probe did not go as predicted; 3 if it is not proved, or after an error.`,
 	f.StringVar(&q.expect, "expect", "", "The `end` that makes the exit status 0: "+strings.Join(states, ", "))
 	f.StringSliceVarP(&q.files, "filename", "f", nil, "Read the objects from these `files` of YAML or JSON, - for the input, not from the API server")
 	f.BoolVar(&q.predict, "predict", false, "Only predict, and send no packet")
+	f.BoolVar(&q.each, "each", false, "Send probes until every endpoint of the Service was seen, at most 64 in a minute")
+	f.BoolVar(&q.live, "live", false, "Send nothing, and follow the first new connection of FROM itself to TO")
+	f.DurationVar(&q.wait, "wait", 10*time.Second, "How long --live waits for the connection, at most 30s")
+	c.MarkFlagsMutuallyExclusive("predict", "each", "live")
 	f.BoolVarP(&q.verbose, "verbose", "v", false, "Show the rules that judged the packet on each node")
 	command.Complete(c, "output", "text", "json")
 	command.Complete(c, "expect", states...)
@@ -106,6 +115,12 @@ func (q *question) run(ctx, whole context.Context, e command.Env, a *agent.Tool,
 	if q.expect != "" && !slices.Contains(states, q.expect) {
 		return fmt.Errorf("--expect: %q is no end [choose one of %s]", q.expect, strings.Join(states, ", "))
 	}
+	if q.wait < time.Second || q.wait > trace.MaxWatch {
+		return fmt.Errorf("--wait: %v is not possible [choose 1s to %v]", q.wait, trace.MaxWatch)
+	}
+	if len(q.files) > 0 && (q.each || q.live) {
+		return errors.New("--filename: files have no cluster to watch [leave out --each and --live]")
+	}
 	if q.namespace == "" {
 		q.namespace = a.Connection().Namespace()
 	}
@@ -127,7 +142,7 @@ func (q *question) run(ctx, whole context.Context, e command.Env, a *agent.Tool,
 		return err
 	}
 	if !q.predict && len(q.files) == 0 {
-		found = prove(ctx, whole, a, cluster, ask, found)
+		found = q.prove(ctx, whole, a, cluster, ask, found)
 	}
 	if err := q.write(e.Stdout, found); err != nil {
 		return err
@@ -136,11 +151,17 @@ func (q *question) run(ctx, whole context.Context, e command.Env, a *agent.Tool,
 }
 
 // prove sends the probe. A person who may not list the agents gets the prediction, unproved.
-func prove(ctx, whole context.Context, a *agent.Tool, cluster *path.Cluster, ask path.Question, found *path.Path) *path.Path {
+func (q *question) prove(ctx, whole context.Context, a *agent.Tool, cluster *path.Cluster, ask path.Question, found *path.Path) *path.Path {
 	p, err := newProber(ctx, a, cluster, ask)
 	if err != nil {
 		found.NotProved = oneLine(err)
 		return found
+	}
+	switch {
+	case q.each:
+		return p.each(whole, found)
+	case q.live:
+		return p.live(whole, found, q.wait)
 	}
 	return p.prove(whole, found)
 }

@@ -85,6 +85,97 @@ func (p *prober) prove(ctx context.Context, predicted *path.Path) *path.Path {
 	return p.compare(predicted, result, leftOut)
 }
 
+// maxEach bounds the probes of --each, and eachLimit their time.
+const (
+	maxEach   = 64
+	eachLimit = time.Minute
+)
+
+// each sends probes until every endpoint that gets packets was seen. It returns the first path that is no success, else
+// the last, with the count and the worst end of each endpoint.
+func (p *prober) each(ctx context.Context, predicted *path.Path) *path.Path {
+	ctx, cancel := context.WithTimeout(ctx, eachLimit)
+	defer cancel()
+	kept := 0
+	for _, c := range predicted.Candidates {
+		if c.Kept {
+			kept++
+		}
+	}
+	var shown *path.Path
+	count, worst := map[string]int{}, map[string]path.State{}
+	sent := 0
+	for sent < min(maxEach, 4+8*kept) && ctx.Err() == nil && (sent == 0 || len(count) < kept) {
+		found, err := path.Predict(p.cluster, p.ask)
+		if err != nil {
+			break
+		}
+		found = p.prove(ctx, found)
+		sent++
+		for _, c := range found.Candidates {
+			if c.Followed && found.Verdict.Observed != "" {
+				count[c.Addr]++
+				if worst[c.Addr] == "" || worst[c.Addr] == path.Delivered {
+					worst[c.Addr] = found.Verdict.Observed
+				}
+			}
+		}
+		if shown == nil || succeeded(shown) {
+			shown = found
+		}
+		if found.NotProved != "" {
+			break
+		}
+	}
+	if shown == nil {
+		return predicted
+	}
+	for i := range shown.Candidates {
+		c := &shown.Candidates[i]
+		c.Probes, c.Observed = count[c.Addr], worst[c.Addr]
+	}
+	if shown.Probe != nil {
+		shown.Probe.Count = sent
+	}
+	if len(count) < kept && shown.NotProved == "" {
+		shown.NotLooked = append(shown.NotLooked, fmt.Sprintf("%d of %d endpoints, which no probe came to", kept-len(count), kept))
+	}
+	return shown
+}
+
+func succeeded(p *path.Path) bool {
+	return p.NotProved == "" && p.Verdict.Agree != nil && *p.Verdict.Agree && p.Verdict.Observed == path.Delivered
+}
+
+// live waits for a packet of the client itself.
+func (p *prober) live(ctx context.Context, predicted *path.Path, limit time.Duration) *path.Path {
+	proof := predicted.Proof
+	if !proof.To.IsValid() {
+		return predicted
+	}
+	orders, leftOut := proof.LiveOrders(runName(), limit)
+	result, err := p.send(ctx, orders, func(ctx context.Context) trace.Heard {
+		select {
+		case <-time.After(limit):
+		case <-ctx.Done():
+		}
+		return trace.Heard{}
+	})
+	if err != nil {
+		predicted.NotProved = oneLine(err)
+		return predicted
+	}
+	heard, seen := path.HeardLive(result.Record)
+	if !seen {
+		predicted.NotProved = fmt.Sprintf("no new connection of the client came within %v", limit)
+		return predicted
+	}
+	result.Heard = heard
+	found := p.compare(predicted, result, leftOut)
+	found.Probe.Live = true
+	return found
+}
+
 // send watches the nodes of the orders for one probe. live watches the packets of a real client.
 func (p *prober) send(ctx context.Context, orders []trace.Order, live func(context.Context) trace.Heard) (remote.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit+orders[0].For)
@@ -117,11 +208,10 @@ func (p *prober) compare(predicted *path.Path, r remote.Result, leftOut []string
 	}
 	path.Compare(found, way, r.Heard)
 	for i, n := range found.NotLooked {
-		if err := r.Errors[n]; err != nil {
+		if _, err := p.agentOf(n); err != nil && p.cluster.Nodes[n] != nil {
 			found.NotLooked[i] = oneLine(err)
-			if !strings.Contains(found.NotLooked[i], n) {
-				found.NotLooked[i] = n + ": " + found.NotLooked[i]
-			}
+		} else if err := r.Errors[n]; err != nil {
+			found.NotLooked[i] = n + " (" + oneLine(err) + ")"
 		}
 	}
 	return found

@@ -169,10 +169,12 @@ func (f follower) order(hops []Hop) (way []Hop) {
 	return way
 }
 
-// next returns the index of the hop that follows another one, or -1.
+// next returns the index of the hop that follows another one, or -1. A forwarded packet has a smaller TTL there. A node's
+// own packet has still the socket's.
 func (f follower) next(hops []Hop, used []bool, last Hop) int {
+	own := last.Steps[0].Rule.Hook == "output"
 	for i, h := range hops {
-		if !used[i] && h.Before == last.After && (h.TTL < last.TTL || h.Node == last.Node) {
+		if !used[i] && h.Before == last.After && (h.TTL < last.TTL || h.Node == last.Node || own && h.TTL == last.TTL) {
 			return i
 		}
 	}
@@ -190,11 +192,13 @@ func (f follower) next(hops []Hop, used []bool, last Hop) int {
 }
 
 // first is the larger, the more likely a hop is the packet's first: it has the client's address, or still the address that
-// the client called.
+// the client called. The node of the client's socket comes before all.
 func (f follower) first(h Hop) int {
 	switch {
 	case h.Before.Dst != f.To:
 		return 0
+	case h.Before.Src == f.Heard.Local && h.Steps[0].Rule.Hook == "output":
+		return 3 // other nodes get it with the same addresses and TTL
 	case h.Before.Src == f.Heard.Local:
 		return 2
 	}

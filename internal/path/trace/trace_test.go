@@ -55,6 +55,14 @@ func TestFollow(t *testing.T) {
 	second := []Observation{step("node-2", 1, node1, pod, 62, "prerouting", "fairway", "accept"), flow("node-2", node1, pod, pod, node1)}
 	home := Observation{Node: "node-2", Source: FromState, State: &State{Endpoints: []EndpointState{{Addr: netip.MustParseAddr("10.244.2.6"), Link: "veth"}}}}
 	dropped := step("node-2", 1, node1, pod, 61, "forward", "firewall", "drop")
+	own := []Observation{ // a node's own packet leaves with the TTL of its socket
+		step("node-1", 1, client, vip, 64, "output", "fairway", "accept"), flow("node-1", client, vip, pod, node1),
+		step("node-2", 1, node1, pod, 64, "prerouting", "fairway", "accept"), flow("node-2", node1, pod, pod, node1),
+	}
+	later := []Observation{ // both nodes see the same headers, and the names sort the other way
+		step("node-1", 1, client, vip, 64, "prerouting", "fairway", "accept"), flow("node-1", client, vip, pod, node1),
+		step("node-2", 1, client, vip, 64, "output", "fairway", "accept"), flow("node-2", client, vip, vip, client),
+	}
 	for _, c := range []struct {
 		name    string
 		all     []Observation
@@ -63,6 +71,8 @@ func TestFollow(t *testing.T) {
 		want    string
 	}{
 		{"answered", append(append(first, second...), home), nil, Answered, "delivered node-2, 2 hops"},
+		{"answered, from the node itself", append(own, home), nil, Answered, "delivered node-2, 2 hops"},
+		{"a node calls the other node", later, nil, Answered, "delivered node-1, 2 hops"},
 		{"the second node was not watched", first, []string{"node-2"}, Silent, "not-watched node-1, 1 hops"},
 		{"lost between the nodes", append(first, home), nil, Silent, "lost node-1 → node-2, 1 hops"},
 		{"no answer", append(append(first, second...), home), nil, Silent, "unanswered node-2, 2 hops"},
