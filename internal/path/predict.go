@@ -18,13 +18,15 @@ type predictor struct {
 	pod  *Pod         // that sends; nil: another place
 	srcs []netip.Addr // of the sender; empty: not known
 	// node is the first node that sees the packet; nil: not known yet.
-	node  *Node
-	src   netip.Addr
-	dst   netip.AddrPort
-	proto api.Proto
-	svc   *Service // that the question names or whose address it has
-	asked *Service // that the question names
-	ended bool
+	node *Node
+	// origin is the node of a sender in the cluster.
+	origin *Node
+	src    netip.Addr
+	dst    netip.AddrPort
+	proto  api.Proto
+	svc    *Service // that the question names or whose address it has
+	asked  *Service // that the question names
+	ended  bool
 }
 
 // Predict returns the way of a packet. An error means that the question makes no sense in this cluster: its sender or a
@@ -37,6 +39,7 @@ func Predict(c *Cluster, q Question) (*Path, error) {
 	if err := p.start(); err != nil {
 		return nil, err
 	}
+	p.origin = p.node
 	if err := p.aim(); err != nil {
 		return nil, err
 	}
@@ -139,6 +142,9 @@ func (p *predictor) fromNode() bool {
 	return p.q.From.Kind == "Node" || p.pod != nil && p.pod.HostNetwork
 }
 
+// ownPacket reports whether the packet comes from the current node itself.
+func (p *predictor) ownPacket() bool { return p.fromNode() && p.node == p.origin }
+
 // setDst sets the destination, and the sender's address of its family.
 func (p *predictor) setDst(a netip.Addr, port uint16) {
 	p.dst = netip.AddrPortFrom(a, port)
@@ -187,7 +193,7 @@ func (p *predictor) packet(n *Node) service.Packet {
 	return service.Packet{
 		From: p.src, To: p.dst, Proto: p.proto,
 		FromPod:  isPod && p.pod.Node == n.Name && len(n.Facts.Settings.PodInterfaces) > 0,
-		FromNode: p.fromNode() && p.node == n,
+		FromNode: p.fromNode() && p.origin == n,
 		ToNode:   slices.Contains(n.Facts.OwnAddrs, p.dst.Addr()) || slices.Contains(n.Addrs, p.dst.Addr()),
 	}
 }
@@ -257,7 +263,7 @@ func (p *predictor) decided(d service.Decision, table *service.Table) {
 
 // hook returns the hook in which the first node looks at the packet.
 func (p *predictor) hook() string {
-	if p.fromNode() {
+	if p.ownPacket() {
 		return "output"
 	}
 	return "prerouting"
@@ -369,7 +375,7 @@ func (p *predictor) toEndpoint(d service.Decision) {
 		nat.Detail = fmt.Sprintf("one of %d", n)
 	}
 	p.step(nat)
-	if d.Masquerades(*follow) && !p.fromNode() {
+	if d.Masquerades(*follow) && !p.ownPacket() {
 		p.step(Step{Node: p.node.Name, Kind: KindMasquerade, Hook: "postrouting", State: Accepted, Text: "source becomes " + p.node.Name + "'s", Detail: addrText(src),
 			Before: &Addresses{Src: p.source(), Dst: follow.Addr.String()}, After: &Addresses{Src: addrText(src), Dst: follow.Addr.String()}})
 	} else {

@@ -38,16 +38,20 @@ func (p *Path) addProbe(w trace.Way, h trace.Heard) {
 // way.
 func (p *Path) see(w trace.Way) bool {
 	agree := true
-	nodes, predicted := p.predictedHops()
+	visits := p.predictedHops()
 	seen := map[string]bool{}
+	at := map[string]int{} // the next visit of a node
 	for _, h := range w.Hops {
 		seen[h.Node] = true
 		x := Hop{
 			Node: h.Node, Before: addresses(h.Before), Observed: addresses(h.After), In: h.In, Out: h.Out, TTL: int(h.TTL), Agree: true, Rules: rulesOf(h),
 		}
-		want, known := predicted[h.Node]
-		if known {
-			x.Predicted = &want
+		if i := slices.IndexFunc(visits[at[h.Node]:], func(v visit) bool { return v.node == h.Node }); i >= 0 {
+			i += at[h.Node]
+			x.Predicted, at[h.Node] = &visits[i].behind, i+1
+			visits[i].seen = true
+		} else if i := slices.IndexFunc(visits, func(v visit) bool { return v.node == h.Node }); i >= 0 {
+			x.Predicted = &visits[i].behind // a relay's connection
 		}
 		if h.Left && !p.Proof.Relayed && w.End.Class == trace.Delivered {
 			x.Agree = p.asPredicted(w, h, x.Predicted)
@@ -55,9 +59,9 @@ func (p *Path) see(w trace.Way) bool {
 		agree = agree && x.Agree
 		p.Hops = append(p.Hops, x)
 	}
-	for _, n := range nodes {
-		if want := predicted[n]; !seen[n] {
-			p.Hops = append(p.Hops, Hop{Node: n, Predicted: &want})
+	for _, v := range visits {
+		if !v.seen {
+			p.Hops = append(p.Hops, Hop{Node: v.node, Predicted: &v.behind})
 		}
 	}
 	p.markSteps(w, seen)
@@ -97,23 +101,33 @@ func (p *Path) differs(code Code, text, advice string) {
 	}
 }
 
-// predictedHops returns the nodes of the predicted way, and the addresses behind each. The source has no port.
-func (p *Path) predictedHops() (nodes []string, behind map[string]Addresses) {
-	behind = map[string]Addresses{}
+// A visit is a predicted pass through a node. A node can be passed twice.
+type visit struct {
+	node        string
+	behind      Addresses // the source has no port
+	first, last int       // steps
+	seen        bool
+}
+
+// predictedHops returns the visits of the predicted way.
+func (p *Path) predictedHops() (visits []visit) {
 	now := Addresses{Src: p.From.IP, Dst: p.Proof.To.String()}
-	for _, s := range p.Steps {
+	for i, s := range p.Steps {
 		if s.Node == "" || s.Kind == KindDNS {
 			continue
 		}
 		if s.After != nil {
 			now = *s.After
 		}
-		if !slices.Contains(nodes, s.Node) {
-			nodes = append(nodes, s.Node)
+		if n := len(visits); n == 0 || visits[n-1].node != s.Node {
+			visits = append(visits, visit{node: s.Node, first: i})
 		}
-		behind[s.Node] = now
+		v := &visits[len(visits)-1]
+		if v.behind, v.last = now, i; s.Kind == KindService && v.first == i {
+			v.first++ // the link is shown behind the Service
+		}
 	}
-	return nodes, behind
+	return visits
 }
 
 func addresses(t trace.Tuple) *Addresses { return &Addresses{Src: t.Src.String(), Dst: t.Dst.String()} }
@@ -156,21 +170,28 @@ func (p *Path) markSteps(w trace.Way, seen map[string]bool) {
 			p.Reply[i].Observed = Accepted
 		}
 	}
+	p.addLinks(w)
+	for i := range p.Steps {
+		p.Steps[i].N = i + 1
+	}
+	p.Verdict.Step = len(p.Steps)
+}
+
+// addLinks adds the link by which the packet came to each node.
+func (p *Path) addLinks(w trace.Way) {
+	begin := 0
 	for n, h := range w.Hops {
-		at := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Node == h.Node && s.Kind != KindService && s.Kind != KindDNS })
-		if at < 0 || n > 0 && w.Hops[n-1].Node == h.Node {
+		visits := slices.DeleteFunc(p.predictedHops(), func(v visit) bool { return v.node != h.Node || v.last < begin })
+		if len(visits) == 0 || visits[0].first > visits[0].last || n > 0 && w.Hops[n-1].Node == h.Node {
 			continue
 		}
 		s := Step{Node: h.Node, Kind: KindLink, State: Accepted, Observed: Accepted, Text: "from " + cmp.Or(h.In, "this node itself"), Before: addresses(h.Before)}
 		if s.Detail = h.Before.String(); n > 0 {
 			s.Detail = fmt.Sprintf("ttl %d", h.TTL)
 		}
-		p.Steps = slices.Insert(p.Steps, at, s)
+		p.Steps = slices.Insert(p.Steps, visits[0].first, s)
+		begin = visits[0].last + 2
 	}
-	for i := range p.Steps {
-		p.Steps[i].N = i + 1
-	}
-	p.Verdict.Step = len(p.Steps)
 }
 
 // evidence returns what shows a step.

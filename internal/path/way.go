@@ -70,7 +70,7 @@ func (p *predictor) judgeEgress(end terminus) denial {
 // judgeIngress asks the policies of the receiver. They see the client's own address on the node that translated it, and
 // a masquerading node's address on other nodes. A node's own packets reach the pods of this node.
 func (p *predictor) judgeIngress(end terminus, src netip.Addr) denial {
-	if end.pod == nil || end.pod.HostNetwork || p.Policies == nil || p.NotEnforced != "" || p.fromNode() && end.node == p.node.Name {
+	if end.pod == nil || end.pod.HostNetwork || p.Policies == nil || p.NotEnforced != "" || p.ownPacket() && end.node == p.node.Name {
 		return denial{}
 	}
 	from := networkpolicy.Endpoint{Addr: src}
