@@ -16,9 +16,11 @@ import (
 
 // suggestion names the annotation that a user may have meant.
 func suggestion(name string) string {
-	known := make([]string, 0, len(annotationReaders))
-	for k := range annotationReaders {
-		known = append(known, k)
+	var known []string
+	for k, group := range knownAnnotations {
+		if group.Fate == AnnotationObeyed {
+			known = append(known, k)
+		}
 	}
 	slices.Sort(known)
 	if s := text.Closest(name, known); s != "" {
@@ -62,7 +64,7 @@ func (a annotation) readBodySize() {
 		a.invalid("write a size, for example 8m, or 0 for no bound")
 		return
 	}
-	a.options.filters.MaxBody = n * unit
+	a.Filters.MaxBody = n * unit
 }
 
 func readBodySize(a annotation) { a.readBodySize() }
@@ -80,7 +82,7 @@ func split(value string) (all []string) {
 func (a annotation) readPrefixes(to *[]netip.Prefix) {
 	all, err := prefixes(split(a.value))
 	if err != nil || len(all) == 0 {
-		a.close(annotationInvalid, cmp.Or(errText(err), "it names no clients"))
+		a.shut(annotationInvalid, cmp.Or(errText(err), "it names no clients"))
 		return
 	}
 	*to = append(*to, all...)
@@ -98,50 +100,51 @@ func readAppRoot(a annotation) {
 		a.invalid("write a path that begins with /")
 		return
 	}
-	a.options.appRoot = a.value
+	a.AppRoot = a.value
 }
 
 // validValue reports whether a text can be part of a header.
 func validValue(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
 
 func readBackendProtocol(a annotation) {
-	p := &a.options.protocol
 	switch strings.ToUpper(a.value) {
 	case "HTTP", "AUTO_HTTP":
 	case "HTTPS":
-		p.tls = &BackendTLS{}
+		a.BackendTLS = &IngressBackendTLS{}
 	case "GRPC":
-		p.protocol = H2C
+		a.Protocol = H2C
 	case "GRPCS":
-		p.protocol, p.tls = H2C, &BackendTLS{}
+		a.Protocol, a.BackendTLS = H2C, &IngressBackendTLS{}
 	default:
 		a.invalid("use HTTP, HTTPS, GRPC or GRPCS")
-		a.options.closed = cmp.Or(a.options.closed, "backend-protocol "+a.value+" is not supported")
+		a.Closed = cmp.Or(a.Closed, "backend-protocol "+a.value+" is not supported")
 	}
 }
 
-// readCustomHeaders reads a ConfigMap with headers for answers.
-func readCustomHeaders(a annotation) {
-	name := a.named(a.value)
-	if !a.c.allowed(a.unit.ref, a.unit.ref, KindConfigMap, name) {
-		a.problem(reasonRefNotPermitted, "%s: no ReferenceGrant in namespace %s lets this Ingress use ConfigMap %s", a.key, name.Namespace, name)
+// readProxySSL reads how to check the backends' certificates. Without proxy-ssl-verify, any certificate is accepted, as in
+// ingress-nginx.
+func (r *annotationReading) readProxySSL() {
+	t := r.BackendTLS
+	if t == nil {
 		return
 	}
-	m, _ := a.c.read(a.unit.ref, KindConfigMap, name).(*ConfigMap)
-	if m == nil {
-		a.problem(annotationInvalid, "%s: ConfigMap %s %v", a.key, name, errNoObject)
-		return
+	t.Insecure = r.get("proxy-ssl-verify") != "on"
+	if r.get("proxy-ssl-server-name") == "on" || !t.Insecure {
+		t.ServerName = r.get("proxy-ssl-name")
 	}
+	if secret := r.get("proxy-ssl-secret"); secret != "" {
+		t.Secret = r.named(secret)
+	}
+}
+
+// HeadersOf returns headers to set, sorted by name.
+func HeadersOf(data map[string]string) *HeaderChange {
 	change := &HeaderChange{}
-	for k, v := range m.Data {
+	for k, v := range data {
 		change.Set = append(change.Set, Header{canonicalName(k), v})
 	}
 	slices.SortFunc(change.Set, func(x, y Header) int { return strings.Compare(x.Name, y.Name) })
-	if text := change.fault(); text != "" {
-		a.problem(annotationInvalid, "%s: ConfigMap %s: %s", a.key, name, text)
-		return
-	}
-	a.options.filters.ResponseHeaders = change
+	return change
 }
 
 func readForwardedPrefix(a annotation) {
@@ -149,20 +152,20 @@ func readForwardedPrefix(a annotation) {
 		a.invalid("write a path")
 		return
 	}
-	a.options.filters.RequestHeaders = &HeaderChange{Set: []Header{{"X-Forwarded-Prefix", a.value}}}
+	a.Filters.RequestHeaders = &HeaderChange{Set: []Header{{"X-Forwarded-Prefix", a.value}}}
 }
 
 func (a annotation) rewrite() *Rewrite {
-	if a.options.filters.Rewrite == nil {
-		a.options.filters.Rewrite = &Rewrite{}
+	if a.Filters.Rewrite == nil {
+		a.Filters.Rewrite = &Rewrite{}
 	}
-	return a.options.filters.Rewrite
+	return a.Filters.Rewrite
 }
 
 func readRewriteTarget(a annotation) {
 	if !validValue(a.value) || a.value == "" || variable(a.value, "") {
 		a.invalid("write a path; only $1 to $9 are replaced")
-		a.options.closed = cmp.Or(a.options.closed, "rewrite-target cannot be read")
+		a.Closed = cmp.Or(a.Closed, "rewrite-target cannot be read")
 		return
 	}
 	a.rewrite().Target = a.value
@@ -182,7 +185,7 @@ func readAliases(a annotation) {
 			a.invalid("regular expressions are not supported; write host names")
 			continue
 		}
-		a.options.aliases = append(a.options.aliases, lower(alias))
+		a.Aliases = append(a.Aliases, lower(alias))
 	}
 }
 
@@ -202,31 +205,31 @@ func variable(s string, allowed ...string) bool {
 }
 
 // readRedirects reads permanent-redirect and temporal-redirect; the latter wins.
-func (b *ingressBuild) readRedirects() {
+func (r *annotationReading) readRedirects() {
 	for _, kind := range []struct {
 		key      string
 		fallback int
 	}{{"permanent-redirect", 301}, {"temporal-redirect", 302}} {
-		target := b.get(kind.key)
+		target := r.get(kind.key)
 		if target == "" {
 			continue
 		}
-		a := annotation{b, kind.key, target}
+		a := annotation{r, kind.key, target}
 		if !validValue(target) || variable(target, "request_uri", "uri", "host", "scheme", "args", "is_args") || redirectScheme(target) {
 			a.invalid("write a URL of http or https")
-			b.options.closed = cmp.Or(b.options.closed, kind.key+" cannot be read")
+			r.Closed = cmp.Or(r.Closed, kind.key+" cannot be read")
 			continue
 		}
 		code := kind.fallback
-		if text := b.get(kind.key + "-code"); text != "" {
+		if text := r.get(kind.key + "-code"); text != "" {
 			n, err := strconv.Atoi(text)
 			if err != nil || n < 300 || n > 308 {
-				annotation{b, kind.key + "-code", text}.invalid("write a status from 300 to 308")
+				annotation{r, kind.key + "-code", text}.invalid("write a status from 300 to 308")
 			} else {
 				code = n
 			}
 		}
-		b.options.filters.Redirect = &Redirect{URL: target, Code: code}
+		r.Filters.Redirect = &Redirect{URL: target, Code: code}
 	}
 }
 
@@ -237,79 +240,81 @@ func redirectScheme(target string) bool {
 }
 
 // readCORS reads the cors annotations with the defaults of ingress-nginx.
-func (b *ingressBuild) readCORS() {
-	if b.get("enable-cors") != "true" {
+func (r *annotationReading) readCORS() {
+	if r.get("enable-cors") != "true" {
 		return
 	}
-	or := func(key, fallback string) []string { return split(cmp.Or(b.get("cors-"+key), fallback)) }
+	or := func(key, fallback string) []string { return split(cmp.Or(r.get("cors-"+key), fallback)) }
 	c := &CORS{
 		Origins:     or("allow-origin", "*"),
 		Methods:     or("allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"),
 		Headers:     or("allow-headers", "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization"),
 		Expose:      or("expose-headers", ""),
-		Credentials: b.get("cors-allow-credentials") != "false",
+		Credentials: r.get("cors-allow-credentials") != "false",
 		MaxAge:      1728000 * time.Second,
 	}
-	if age := b.get("cors-max-age"); age != "" {
-		annotation{b, "cors-max-age", age}.readSeconds(&c.MaxAge)
+	if age := r.get("cors-max-age"); age != "" {
+		annotation{r, "cors-max-age", age}.readSeconds(&c.MaxAge)
 	}
 	for _, values := range [][]string{c.Origins, c.Methods, c.Headers, c.Expose} {
 		for _, v := range values {
 			if !validValue(v) {
-				annotation{b, "enable-cors", v}.invalid("remove the line break")
+				annotation{r, "enable-cors", v}.invalid("remove the line break")
 				return
 			}
 		}
 	}
-	b.options.filters.CORS = c
+	r.Filters.CORS = c
 }
 
 // readAffinity reads the session cookie.
-func (b *ingressBuild) readAffinity() {
-	switch affinity := b.get("affinity"); affinity {
+func (r *annotationReading) readAffinity() {
+	switch affinity := r.get("affinity"); affinity {
 	case "":
 		return
 	case "cookie":
 	default:
-		annotation{b, "affinity", affinity}.invalid("only cookie is supported")
+		annotation{r, "affinity", affinity}.invalid("only cookie is supported")
 		return
 	}
 	s := &Session{
-		Name: cmp.Or(b.get("session-cookie-name"), "INGRESSCOOKIE"), Path: cmp.Or(b.get("session-cookie-path"), "/"),
-		SameSite: b.get("session-cookie-samesite"), Secure: b.get("session-cookie-secure") == "true",
-		Balanced: b.get("affinity-mode") != "persistent",
+		Name: cmp.Or(r.get("session-cookie-name"), "INGRESSCOOKIE"), Path: cmp.Or(r.get("session-cookie-path"), "/"),
+		SameSite: r.get("session-cookie-samesite"), Secure: r.get("session-cookie-secure") == "true",
+		Balanced: r.get("affinity-mode") != "persistent",
 	}
 	for _, key := range []string{"session-cookie-expires", "session-cookie-max-age"} {
-		if v := b.get(key); v != "" {
-			annotation{b, key, v}.readSeconds(&s.Lifetime)
+		if v := r.get(key); v != "" {
+			annotation{r, key, v}.readSeconds(&s.Lifetime)
 		}
 	}
 	if !validHeaderName(s.Name) || !validValue(s.Path) || strings.ContainsAny(s.Path+s.SameSite, ";,") {
-		annotation{b, "session-cookie-name", s.Name}.invalid("write a cookie's name and path")
+		annotation{r, "session-cookie-name", s.Name}.invalid("write a cookie's name and path")
 		return
 	}
-	b.options.session = s
+	r.Session = s
 }
 
 // readLimits reads the limits of requests and connections. nginx lets burst-multiplier times the rate pass at once.
 func readLimits(a annotation) {
 	n, err := strconv.ParseUint(a.value, 10, 31)
 	if err != nil {
-		a.close(annotationInvalid, fmt.Sprintf("%q is no number", api.Cut(a.value, 100)))
+		a.shut(annotationInvalid, fmt.Sprintf("%q is no number", api.Cut(a.value, 100)))
 		return
 	}
 	if n == 0 {
 		return
 	}
-	l := a.options.filters.Limits
+	l := a.Filters.Limits
 	if l == nil {
 		l = &Limits{}
-		a.options.filters.Limits = l
-		exempt, err := prefixes(append(split(a.get("limit-whitelist")), split(a.get("limit-allowlist"))...))
-		if err != nil {
-			a.problem(annotationInvalid, "limit-allowlist: %v", err)
+		a.Filters.Limits = l
+		for _, key := range []string{"limit-whitelist", "limit-allowlist"} {
+			exempt, err := prefixes(split(a.get(key)))
+			if err != nil {
+				a.note(key, annotationInvalid, "%v", err)
+			}
+			l.Exempt = append(l.Exempt, exempt...)
 		}
-		l.Exempt = exempt
 	}
 	burst := 5
 	if m, err := strconv.Atoi(a.get("limit-burst-multiplier")); err == nil && m > 0 {
@@ -324,7 +329,7 @@ func readLimits(a annotation) {
 		perSecond /= 60
 	}
 	if l.PerSecond != 0 {
-		a.problem(annotationUnsupported, "limit-rps and limit-rpm together are not supported; the lower rate counts")
+		a.note(a.key, string(AnnotationUnsupported), "limit-rpm and limit-rps together are not supported; the lower rate counts")
 		perSecond = min(perSecond, l.PerSecond)
 	}
 	l.PerSecond, l.Burst = perSecond, int(n)*burst
@@ -360,7 +365,7 @@ func readNextUpstream(a annotation) {
 			return
 		}
 	}
-	a.options.retry = r
+	a.Retry = r
 }
 
 func readHashBy(a annotation) {
@@ -368,7 +373,7 @@ func readHashBy(a annotation) {
 		a.invalid("use $remote_addr, $request_uri, $uri, $host, $http_NAME, $arg_NAME or $cookie_NAME")
 		return
 	}
-	a.options.hashBy = a.value
+	a.HashBy = a.value
 }
 
 func hashVariable(value string) bool {
@@ -389,90 +394,63 @@ func readMirror(a annotation) {
 		labels = strings.Split(u.Hostname(), ".")
 	}
 	if err != nil || u.Scheme != "http" || len(labels) < 2 || len(labels) > 2 && labels[2] != "svc" {
-		a.problem(annotationUnsupported, "mirror-target: only a Service is supported [write http://NAME.NAMESPACE.svc.cluster.local$request_uri]")
+		a.note(a.key, string(AnnotationUnsupported), "only a Service is supported [write http://NAME.NAMESPACE.svc.cluster.local$request_uri]")
 		return
 	}
 	port, _ := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
-	var f faults
-	ref := ObjectRef{GroupKind: GroupKind{Kind: string(KindService)}, Namespace: labels[1], Name: labels[0], Port: uint16(port)}
-	b := a.c.backend(a.unit.ref, ref, 1, &f)
-	if b.Refused != "" {
-		a.problem(f.unresolved, "mirror-target: %s", f.text)
-		return
-	}
-	m := Mirror{Backend: b, Numerator: 1, Denominator: 1}
+	a.Mirror = &IngressMirror{Service: api.Name{Namespace: labels[1], Name: labels[0]}, Port: uint16(port)}
 	if target == a.value {
-		m.Path = u.Path
+		a.Mirror.Path = u.Path
 	}
-	a.options.filters.Mirrors = append(a.options.filters.Mirrors, m)
 }
 
 // readAuth reads basic authentication, forward authentication and clients' certificates. Whatever cannot be read closes
 // the Ingress.
-func (b *ingressBuild) readAuth() {
-	if kind := b.get("auth-type"); kind != "" {
-		a := annotation{b, "auth-type", kind}
-		if kind != "basic" {
-			a.close(annotationUnsupported, kind+" is not supported [use basic]")
-		} else if name, ok := (annotation{b, "auth-secret", b.get("auth-secret")}).secretName(b.get("auth-secret")); ok {
-			auth, err := b.c.basicAuth(b.unit.ref, b.unit.ref, name, b.get("auth-secret-type"), b.get("auth-realm"))
-			if err != nil {
-				a.close(annotationInvalid, err.Error())
-			}
-			b.options.filters.BasicAuth = auth
-		}
+func (r *annotationReading) readAuth() {
+	if a := r.at("auth-type"); a.value == "basic" {
+		r.BasicAuth = &IngressAuth{Secret: r.named(r.get("auth-secret")), Kind: r.get("auth-secret-type"), Realm: r.get("auth-realm")}
+	} else if a.value != "" {
+		a.shut(string(AnnotationUnsupported), a.value+" is not supported [use basic]")
 	}
-	if target := b.get("auth-url"); target != "" {
-		b.readForwardAuth(annotation{b, "auth-url", target})
+	if a := r.at("auth-url"); a.value != "" {
+		a.readForwardAuth()
 	}
-	if secret := b.get("auth-tls-secret"); secret != "" {
-		b.readClientCAs(annotation{b, "auth-tls-secret", secret})
+	if secret := r.get("auth-tls-secret"); secret != "" {
+		r.readClientCAs(secret)
 	}
 }
 
 // authVariables are the variables of nginx in the URLs of forward authentication.
 var authVariables = []string{"host", "scheme", "request_uri", "escaped_request_uri", "uri", "http_host"}
 
-func (b *ingressBuild) readForwardAuth(a annotation) {
-	signIn := b.get("auth-signin")
+func (a annotation) readForwardAuth() {
+	signIn := a.get("auth-signin")
 	if variable(a.value, authVariables...) || variable(signIn, authVariables...) || !validValue(a.value+signIn) {
-		a.close(annotationInvalid, "a variable in the URL is not known")
+		a.shut(annotationInvalid, "a variable in the URL is not known")
 		return
 	}
-	if u, err := url.Parse(a.value); err != nil || !strings.HasPrefix(u.Host, "$") {
-		if err := b.c.checkAuthURL(b.unit.ref, b.unit.ref, a.value); err != nil {
-			a.close(annotationInvalid, err.Error())
-			return
-		}
-	}
-	f := &ForwardAuth{URL: a.value, Method: b.get("auth-method"), SignIn: signIn}
-	for _, h := range split(b.get("auth-response-headers")) {
+	f := &ForwardAuth{URL: a.value, Method: a.get("auth-method"), SignIn: signIn}
+	for _, h := range split(a.get("auth-response-headers")) {
 		if validHeaderName(h) {
 			f.Headers = append(f.Headers, canonicalName(h))
 		}
 	}
-	b.options.filters.ForwardAuth = f
-	if d := b.get("auth-cache-duration"); d != "" {
-		b.problem(annotationNeedless, "auth-cache-duration has no effect: each request is asked for")
-	}
+	a.Filters.ForwardAuth = f
 }
 
-func (b *ingressBuild) readClientCAs(a annotation) {
-	switch verify := b.get("auth-tls-verify-client"); verify {
+// variableHost reports whether the host of a URL is a variable of nginx.
+func variableHost(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && strings.HasPrefix(u.Host, "$")
+}
+
+func (r *annotationReading) readClientCAs(secret string) {
+	switch a := r.at("auth-tls-verify-client"); a.value {
 	case "off":
 		return
 	case "", "on":
 	default:
-		a.problem(annotationUnsupported, "auth-tls-verify-client: %s is not supported; clients need a certificate", verify)
+		a.note(a.key, string(AnnotationUnsupported), "%s is not supported; clients need a certificate", a.value)
 	}
-	name, ok := a.secretName(a.value)
-	if !ok {
-		return
-	}
-	pool, err := b.c.authorities(b.unit.ref, KindSecret, name)
-	if err != nil {
-		a.close(annotationInvalid, err.Error())
-		return
-	}
-	b.options.clientCAs, b.options.forceTLS = pool, true
+	r.ClientCAs, r.ForceTLS = r.named(secret), true
 }

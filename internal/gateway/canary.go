@@ -7,28 +7,41 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 )
 
-// A canary is the part of a canary Ingress that says which requests it gets: first by header, then by cookie, then by
-// weight.
-type canary struct {
-	header, value, pattern string
-	cookie                 string
-	weight, total          uint32
+// A Canary is the part of a canary Ingress that says which requests it gets: first by header, then by cookie, then by
+// weight. Without Value and Pattern, the values of the header are always and never.
+type Canary struct {
+	Header, Value, Pattern string
+	Cookie                 string
+	Weight, Total          uint32 // Weight is at most Total
 }
 
 // readCanary reads the annotations of a canary.
-func readCanary(a map[string]string) canary {
-	get := func(key string) string { return a[nginxPrefix+"canary-"+key] }
+func (r *annotationReading) readCanary() {
+	on := false
+	if a := r.at("canary"); a.value != "" {
+		a.readBool(&on)
+	}
+	if !on {
+		return
+	}
 	count := func(key string, fallback uint32) uint32 {
-		n, err := strconv.ParseUint(get(key), 10, 31)
+		a := r.at(key)
+		if a.value == "" {
+			return fallback
+		}
+		n, err := strconv.ParseUint(a.value, 10, 31)
 		if err != nil {
+			a.invalid("write a number")
 			return fallback
 		}
 		return uint32(n)
 	}
-	c := canary{header: get("by-header"), value: get("by-header-value"), pattern: get("by-header-pattern"), cookie: get("by-cookie")}
-	c.total = max(1, count("weight-total", 100))
-	c.weight = min(count("weight", 0), c.total)
-	return c
+	c := &Canary{
+		Header: r.get("canary-by-header"), Value: r.get("canary-by-header-value"), Pattern: r.get("canary-by-header-pattern"),
+		Cookie: r.get("canary-by-cookie"), Total: max(1, count("canary-weight-total", 100)),
+	}
+	c.Weight = min(count("canary-weight", 0), c.Total)
+	r.Canary = c
 }
 
 // canaryList is the list of the canaries of a namespace for a host.
@@ -38,7 +51,7 @@ func canaryList(namespace, host string) Ref {
 
 // A canaryPath is a canary's backend for one path.
 type canaryPath struct {
-	canary
+	*Canary
 	backend IngressBackend
 }
 
@@ -55,7 +68,7 @@ func (b *ingressBuild) canariesOf(host string) map[string]canaryPath {
 		if b.c.classOf(o) == nil {
 			continue
 		}
-		c := readCanary(o.Annotations)
+		c := ReadAnnotations(o).Canary
 		for _, r := range o.boundedRules() {
 			if lower(r.Host) != host {
 				continue
@@ -77,11 +90,11 @@ func (b *ingressBuild) canaries(host string, path IngressPath, main *entry) []*e
 	if !ok {
 		return nil
 	}
-	return b.applyCanary(c.canary, c.backend, main)
+	return b.applyCanary(c.Canary, c.backend, main)
 }
 
-func (b *ingressBuild) applyCanary(c canary, backend IngressBackend, main *entry) (all []*entry) {
-	if b.options.closed != "" {
+func (b *ingressBuild) applyCanary(c *Canary, backend IngressBackend, main *entry) (all []*entry) {
+	if b.options.Closed != "" {
 		return nil
 	}
 	stable := main.rule.Backends
@@ -98,13 +111,13 @@ func (b *ingressBuild) applyCanary(c canary, backend IngressBackend, main *entry
 		e.rank.headers = rank
 		all = append(all, &e)
 	}
-	name := canonicalName(c.header)
+	name := canonicalName(c.Header)
 	switch {
-	case c.header == "":
-	case c.value != "":
-		variant(valueMatch{name: name, value: c.value}, 3, []Backend{test})
-	case c.pattern != "":
-		if re, err := compilePattern(c.pattern, "", ""); err != nil {
+	case c.Header == "":
+	case c.Value != "":
+		variant(valueMatch{name: name, value: c.Value}, 3, []Backend{test})
+	case c.Pattern != "":
+		if re, err := compilePattern(c.Pattern, "", ""); err != nil {
 			b.problem("AnnotationInvalid", "canary-by-header-pattern: %v", err)
 		} else {
 			variant(valueMatch{name: name, regex: re}, 3, []Backend{test})
@@ -113,17 +126,17 @@ func (b *ingressBuild) applyCanary(c canary, backend IngressBackend, main *entry
 		variant(valueMatch{name: name, value: "always"}, 3, []Backend{test})
 		variant(valueMatch{name: name, value: "never"}, 3, stable)
 	}
-	if c.cookie != "" {
-		variant(cookieMatch(c.cookie, "always"), 2, []Backend{test})
-		variant(cookieMatch(c.cookie, "never"), 2, stable)
+	if c.Cookie != "" {
+		variant(cookieMatch(c.Cookie, "always"), 2, []Backend{test})
+		variant(cookieMatch(c.Cookie, "never"), 2, stable)
 	}
-	if c.weight > 0 {
+	if c.Weight > 0 {
 		main.rule.Backends = nil
 		for _, s := range stable {
-			s.Weight = c.total - c.weight
+			s.Weight = c.Total - c.Weight
 			main.rule.Backends = append(main.rule.Backends, s)
 		}
-		test.Weight = c.weight
+		test.Weight = c.Weight
 		main.rule.Backends = append(main.rule.Backends, test)
 	}
 	return all

@@ -56,7 +56,7 @@ func (c *Compiler) buildIngress(o *Ingress, unit *routeUnit) {
 	unit.ours, unit.report.Generation = true, o.Generation
 	b := &ingressBuild{c: c, o: o, unit: unit, byHost: map[string][]*entry{}, tests: map[string]map[string]canaryPath{}}
 	b.readOptions()
-	if b.options.canary {
+	if b.options.Canary != nil {
 		b.checkCanary()
 		return
 	}
@@ -102,8 +102,8 @@ func (b *ingressBuild) rule(backend IngressBackend) *Rule {
 	rule := b.newRule()
 	b.options.apply(rule)
 	rule.Backends = []Backend{b.backend(backend)}
-	if b.options.closed != "" {
-		rule.refuse(b.options.closed)
+	if b.options.Closed != "" {
+		rule.refuse(b.options.Closed)
 	}
 	return rule
 }
@@ -132,7 +132,7 @@ func (b *ingressBuild) backend(spec IngressBackend) Backend {
 		b.problem(f.unresolved, "%s", f.text)
 	}
 	if backend.Refused == "" {
-		b.options.protocol.apply(&backend)
+		b.options.applyBackend(&backend)
 	}
 	return backend
 }
@@ -148,7 +148,7 @@ func (b *ingressBuild) addPath(host string, path IngressPath) {
 	b.redirectToTLS(rule, host, path.Path)
 	e.of(rule, &b.o.Meta, rule.Index)
 	entries := append([]*entry{e}, b.canaries(host, path, e)...)
-	if root := b.options.appRoot; root != "" && e.path.matches("/") {
+	if root := b.options.AppRoot; root != "" && e.path.matches("/") {
 		entries = append(entries, b.appRoot(root))
 	}
 	b.byHost[host] = append(b.byHost[host], entries...)
@@ -163,7 +163,7 @@ func (b *ingressBuild) entry(path IngressPath) (*entry, error) {
 		return nil, fmt.Errorf("path %q does not begin with /", text)
 	}
 	switch {
-	case b.options.useRegex || b.options.filters.Rewrite != nil && b.options.filters.Rewrite.Target != "":
+	case b.options.Regex || b.options.Filters.Rewrite != nil && b.options.Filters.Rewrite.Target != "":
 		re, err := compilePattern(text, "(?i)^", "")
 		if err != nil {
 			return nil, err
@@ -185,7 +185,7 @@ func (b *ingressBuild) entry(path IngressPath) (*entry, error) {
 // appRoot returns the entry that redirects the root of a host.
 func (b *ingressBuild) appRoot(target string) *entry {
 	rule := b.newRule()
-	rule.Filters = Filters{Allow: b.options.filters.Allow, Deny: b.options.filters.Deny, Redirect: &Redirect{Path: &PathChange{Full: target}, Code: 302}}
+	rule.Filters = Filters{Allow: b.options.Filters.Allow, Deny: b.options.Filters.Deny, Redirect: &Redirect{Path: &PathChange{Full: target}, Code: 302}}
 	e := &entry{}
 	e.exact("/")
 	return e.of(rule, &b.o.Meta, rule.Index)
@@ -218,7 +218,7 @@ func (b *ingressBuild) lowestEntry(rule *Rule) *entry {
 
 // addWWW adds a redirect from www.HOST to HOST, or the other way round.
 func (b *ingressBuild) addWWW() {
-	if !b.options.fromToWWW {
+	if !b.options.FromToWWW {
 		return
 	}
 	for _, host := range slices.Clone(b.hosts) {
@@ -246,7 +246,7 @@ func otherWWW(host string) string {
 
 // addAliases gives the entries of the first host to the hosts of server-alias.
 func (b *ingressBuild) addAliases() {
-	for _, alias := range b.options.aliases {
+	for _, alias := range b.options.Aliases {
 		if _, own := b.byHost[alias]; own || len(b.o.Rules) == 0 {
 			continue
 		}

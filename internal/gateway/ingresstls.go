@@ -65,7 +65,7 @@ func (h *hostTLS) clients() *x509.CertPool {
 // buildTLS adds the TLS of the Ingress' hosts. A host has the certificate of the spec.tls that names it, or else of the one
 // without hosts.
 func (b *ingressBuild) buildTLS() {
-	if b.options.passthrough {
+	if b.options.Passthrough {
 		b.buildPassthrough()
 		return
 	}
@@ -90,22 +90,22 @@ func (b *ingressBuild) buildTLS() {
 // secretFor returns the Secret for a host of the Ingress, also for a host that an annotation adds.
 func (b *ingressBuild) secretFor(host string) (secret string, ok bool) {
 	names := []string{host}
-	if slices.Contains(b.options.aliases, host) && len(b.o.Rules) > 0 {
+	if slices.Contains(b.options.Aliases, host) && len(b.o.Rules) > 0 {
 		names = append(names, lower(b.o.Rules[0].Host))
 	}
-	if b.options.fromToWWW {
+	if b.options.FromToWWW {
 		names = append(names, otherWWW(host))
 	}
 	for _, name := range names {
-		if secret, ok := b.o.secretFor(name); ok {
+		if secret, ok := b.o.SecretFor(name); ok {
 			return secret, true
 		}
 	}
 	return "", false
 }
 
-// secretFor returns the name of the Secret for a host.
-func (o *Ingress) secretFor(host string) (secret string, ok bool) {
+// SecretFor returns the name of the Secret with the certificate of a host.
+func (o *Ingress) SecretFor(host string) (secret string, ok bool) {
 	patterns := 0
 	for _, t := range o.TLS {
 		for _, pattern := range t.Hosts {
@@ -141,7 +141,7 @@ func (b *ingressBuild) buildPassthrough() {
 			continue
 		}
 		t := &hostTLS{host: host, route: b.unit.ref, created: b.o.Created}
-		b.options.protocol = backendProtocol{}
+		b.options.Protocol, b.options.backendTLS = HTTP1, nil
 		t.passthrough = []Backend{b.backend(rule.Paths[0].Backend)}
 		b.unit.tls = append(b.unit.tls, t)
 	}
@@ -150,14 +150,14 @@ func (b *ingressBuild) buildPassthrough() {
 // hasTLS reports whether an Ingress of the namespace has a certificate for a host. In ingress-nginx, a certificate of one
 // Ingress makes all Ingresses of the host redirect to https; here, all of the namespace.
 func (b *ingressBuild) hasTLS(host string) bool {
-	if _, ok := b.o.secretFor(host); ok {
+	if _, ok := b.o.SecretFor(host); ok {
 		return true
 	}
 	if host == "" {
 		return false
 	}
 	for _, o := range list[*Ingress](b.c, b.unit.ref, tlsList(b.o.Namespace, host)) {
-		if _, ok := o.secretFor(host); ok && b.c.classOf(o) != nil {
+		if _, ok := o.SecretFor(host); ok && b.c.classOf(o) != nil {
 			return true
 		}
 	}
@@ -172,7 +172,7 @@ func tlsList(namespace, host string) Ref {
 // redirectToTLS makes a rule redirect plain requests if the host has a certificate, unless ssl-redirect is false. A
 // challenge of ACME must be answered in plain text.
 func (b *ingressBuild) redirectToTLS(rule *Rule, host, path string) {
-	on := b.options.forceTLS || b.options.tlsRedirect && b.hasTLS(host)
+	on := b.options.ForceTLS || b.options.TLSRedirect && b.hasTLS(host)
 	if !on || rule.Filters.Redirect != nil || strings.HasPrefix(path, "/.well-known/acme-challenge") {
 		return
 	}

@@ -94,7 +94,7 @@ func listsOf(o Object) (lists []Ref) {
 			if on, _ := strconv.ParseBool(o.Annotations[nginxPrefix+"canary"]); on {
 				lists = append(lists, canaryList(o.Namespace, host))
 			}
-			if _, ok := o.secretFor(host); ok {
+			if _, ok := o.SecretFor(host); ok {
 				lists = append(lists, tlsList(o.Namespace, host))
 			}
 		}

@@ -25,43 +25,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// convertAny converts an object of any kind that the package reads; nil: it cannot be read.
-func convertAny(o *unstructured.Unstructured) (gateway.Object, error) {
-	for _, k := range customKinds {
-		if string(k.kind) == o.GetKind() {
-			return k.convert(o)
-		}
-	}
-	switch o.GetKind() {
-	case "Ingress":
-		return reader(convertIngress)(o)
-	case "IngressClass":
-		return reader(convertIngressClass)(o)
-	case "Namespace":
-		return reader(convertNamespace)(o)
-	case "Service":
-		return reader(func(s *corev1.Service) gateway.Object { return convertService(s) })(o)
-	case "Secret":
-		return viaJSON(o, func(s *corev1.Secret) gateway.Object { return convertSecret(s) })
-	case "ConfigMap":
-		return viaJSON(o, func(s *corev1.ConfigMap) gateway.Object { return convertConfigMap(s) })
-	}
-	return nil, fmt.Errorf("%q is no kind of ours", o.GetKind())
-}
-
-// viaJSON reads an object as a typed client does.
-func viaJSON[T any](o *unstructured.Unstructured, convert func(*T) gateway.Object) (gateway.Object, error) {
-	text, err := json.Marshal(o.Object)
-	if err != nil {
-		return nil, err
-	}
-	var typed T
-	if err := json.Unmarshal(text, &typed); err != nil {
-		return nil, err
-	}
-	return convert(&typed), nil
-}
-
 // TestConvert: each kind as the API has it, and the object of the model. Run with -update to write the expected part.
 func TestConvert(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -82,7 +45,7 @@ func testConvert(t *testing.T, path string) {
 		in, want := all.Files[i], &all.Files[i+1]
 		var got strings.Builder
 		for _, o := range readDocuments(t, in.Name, in.Data) {
-			object, err := convertAny(o)
+			object, err := Convert(o)
 			if err != nil {
 				fmt.Fprintf(&got, "%s: %v\n", o.GetKind(), err)
 				continue
@@ -116,34 +79,6 @@ func readDocuments(t *testing.T, name string, text []byte) (all []*unstructured.
 		}
 	}
 	return all
-}
-
-// TestMigratedPolicies: the gateway reads each RoutePolicy that `fairway ingress migrate` prints.
-func TestMigratedPolicies(t *testing.T) {
-	files, err := filepath.Glob("../../operate/ingress/testdata/migrate/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no files: %v", err)
-	}
-	policies := 0
-	for _, path := range files {
-		all, err := txtar.ParseFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range readDocuments(t, path, all.Files[1].Data) {
-			if o.GetKind() != string(gateway.KindRoutePolicy) {
-				continue
-			}
-			policies++
-			object, err := convertAny(o)
-			if p, ok := object.(*gateway.RoutePolicy); err != nil || !ok || p.Invalid != "" || len(p.Targets) == 0 || o.GroupVersionKind() != RoutePolicyType.GroupVersionKind() {
-				t.Errorf("%s: %s is read as %+v, %v", path, o.GetName(), object, err)
-			}
-		}
-	}
-	if policies < 4 {
-		t.Errorf("%d RoutePolicies", policies)
-	}
 }
 
 // dump writes the fields of a struct that are not zero, a line each.

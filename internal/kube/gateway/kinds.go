@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 
@@ -90,6 +92,41 @@ func (k customKind) feed(s *kube.Store, withStatus bool) kube.Kind[*unstructured
 			return e
 		},
 	}
+}
+
+// Convert converts an object of any kind that the package reads.
+func Convert(o *unstructured.Unstructured) (gateway.Object, error) {
+	if k, ok := customKindOf(gateway.Kind(o.GetKind())); ok {
+		return k.convert(o)
+	}
+	switch gateway.Kind(o.GetKind()) {
+	case gateway.KindIngress:
+		return reader(convertIngress)(o)
+	case gateway.KindIngressClass:
+		return reader(convertIngressClass)(o)
+	case gateway.KindNamespace:
+		return reader(convertNamespace)(o)
+	case gateway.KindService:
+		return reader(func(s *corev1.Service) gateway.Object { return convertService(s) })(o)
+	case gateway.KindSecret:
+		return viaJSON(o, func(s *corev1.Secret) gateway.Object { return convertSecret(s) })
+	case gateway.KindConfigMap:
+		return viaJSON(o, func(s *corev1.ConfigMap) gateway.Object { return convertConfigMap(s) })
+	}
+	return nil, fmt.Errorf("%q is no kind of ours", o.GetKind())
+}
+
+// viaJSON reads an object as a typed client does, with its binary fields.
+func viaJSON[T any](o *unstructured.Unstructured, convert func(*T) gateway.Object) (gateway.Object, error) {
+	text, err := json.Marshal(o.Object)
+	if err != nil {
+		return nil, err
+	}
+	var typed T
+	if err := json.Unmarshal(text, &typed); err != nil {
+		return nil, oneline.OneLine(err)
+	}
+	return convert(&typed), nil
 }
 
 func logUnreadable(log *slog.Logger, kind gateway.Kind, o metav1.Object, err error) {

@@ -4,18 +4,13 @@ import (
 	"cmp"
 	"regexp"
 	"slices"
-	"strconv"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// isCanary reports whether an Ingress is a canary: it joins the rules of another Ingress with the same host and path.
-func isCanary(g *networkingv1.Ingress) bool { return g.Annotations[prefix+"canary"] == "true" }
-
 // addCanary joins the backends of a canary with the rules of the Ingress that has its hosts and paths.
-func (m *migration) addCanary(g *networkingv1.Ingress) {
-	meaning := m.read(g)
+func (m *migration) addCanary(g *networkingv1.Ingress, meaning *meaning) {
 	for _, s := range sites(g) {
 		for _, p := range s.paths {
 			main := m.primaries[primaryKey{g.Namespace, s.host, p.Path}]
@@ -23,63 +18,56 @@ func (m *migration) addCanary(g *networkingv1.Ingress) {
 				m.note(g, Lost, "canary", "no Ingress of this namespace has host %s and path %s: ingress-nginx ignores it, too", cmp.Or(s.host, "*"), cmp.Or(p.Path, "/"))
 				continue
 			}
+			if main.joined {
+				m.note(g, Differs, "canary", "an older canary of host %s and path %s counts", cmp.Or(s.host, "*"), cmp.Or(p.Path, "/"))
+				continue
+			}
 			if b, ok := m.backend(g, meaning, p.Backend); ok {
-				m.joinCanary(g, main, b)
+				main.joined = true
+				m.joinCanary(meaning, main, b)
 			}
 		}
 	}
 }
 
-// joinCanary adds the canary's backend: by weight to the rule itself, by header or cookie as rules before it.
-func (m *migration) joinCanary(g *networkingv1.Ingress, main *primary, canary gatewayv1.HTTPBackendRef) {
-	get := func(key string) string { return g.Annotations[prefix+key] }
-	rule := main.route.Spec.Rules[main.rule]
+// joinCanary adds the canary's backend: by weight to the rule itself, by header or cookie as rules after it, which come
+// first because they have a header.
+func (m *migration) joinCanary(meaning *meaning, main *primary, canary gatewayv1.HTTPBackendRef) {
+	c, rule := meaning.Canary, main.route.Spec.Rules[main.rule]
 	plain := slices.Clone(rule.BackendRefs)
-	if text := get("canary-weight"); text != "" {
-		weight, total := m.canaryWeight(g, text, get("canary-weight-total"))
-		for i := range rule.BackendRefs {
-			rule.BackendRefs[i].Weight = new(total - weight)
-		}
-		canary.Weight = &weight
-		main.route.Spec.Rules[main.rule].BackendRefs = append(rule.BackendRefs, canary)
-		canary.Weight = nil
+	add := func(match gatewayv1.HTTPHeaderMatch, backends ...gatewayv1.HTTPBackendRef) {
+		main.route.Spec.Rules = append(main.route.Spec.Rules, canaryRule(rule, match, backends...))
 	}
-	if header := get("canary-by-header"); header != "" {
-		match := gatewayv1.HTTPHeaderMatch{Name: gatewayv1.HTTPHeaderName(header), Type: new(gatewayv1.HeaderMatchExact), Value: cmp.Or(get("canary-by-header-value"), "always")}
-		if pattern := get("canary-by-header-pattern"); pattern != "" && get("canary-by-header-value") == "" {
-			match.Type, match.Value = new(gatewayv1.HeaderMatchRegularExpression), pattern
+	if c.Header != "" {
+		match := gatewayv1.HTTPHeaderMatch{Name: gatewayv1.HTTPHeaderName(c.Header), Type: new(gatewayv1.HeaderMatchExact), Value: cmp.Or(c.Value, "always")}
+		if c.Pattern != "" && c.Value == "" {
+			match.Type, match.Value = new(gatewayv1.HeaderMatchRegularExpression), ".*(?:"+c.Pattern+").*"
 		}
-		main.route.Spec.Rules = append(main.route.Spec.Rules, canaryRule(rule, match, canary))
-		if match.Value == "always" && get("canary-weight") != "" {
+		add(match, canary)
+		if c.Value == "" && c.Pattern == "" && (c.Weight > 0 || c.Cookie != "") {
 			match.Value = "never"
-			main.route.Spec.Rules = append(main.route.Spec.Rules, canaryRule(rule, match, plain...))
+			add(match, plain...)
 		}
 	}
-	if cookie := get("canary-by-cookie"); cookie != "" {
-		main.route.Spec.Rules = append(main.route.Spec.Rules, canaryRule(rule, cookieMatch(cookie, "always"), canary))
-		if get("canary-weight") != "" {
-			main.route.Spec.Rules = append(main.route.Spec.Rules, canaryRule(rule, cookieMatch(cookie, "never"), plain...))
+	if c.Cookie != "" {
+		add(cookieMatch(c.Cookie, "always"), canary)
+		if c.Weight > 0 {
+			add(cookieMatch(c.Cookie, "never"), plain...)
 		}
+	}
+	if c.Weight > 0 {
+		weighted := slices.Clone(plain)
+		for i := range weighted {
+			weighted[i].Weight = new(int32(c.Total - c.Weight))
+		}
+		canary.Weight = new(int32(c.Weight))
+		main.route.Spec.Rules[main.rule].BackendRefs = append(weighted, canary)
 	}
 }
 
 // cookieMatch matches requests that have a cookie with a value.
 func cookieMatch(name, value string) gatewayv1.HTTPHeaderMatch {
-	return gatewayv1.HTTPHeaderMatch{Name: "Cookie", Type: new(gatewayv1.HeaderMatchRegularExpression), Value: `(^|.*;\s*)` + regexp.QuoteMeta(name) + "=" + value + "(;.*|$)"}
-}
-
-// canaryWeight returns a canary's weight and the total, 100 by default.
-func (m *migration) canaryWeight(g *networkingv1.Ingress, text, totalText string) (weight, total int32) {
-	total = 100
-	if n, err := strconv.ParseInt(totalText, 10, 20); err == nil && n > 0 {
-		total = int32(n)
-	}
-	n, err := strconv.ParseInt(text, 10, 20)
-	if err != nil || n < 0 {
-		m.note(g, Lost, "canary-weight", "%q is not a number from 0 to %d: the canary gets nothing", text, total)
-		return 0, total
-	}
-	return min(int32(n), total), total
+	return gatewayv1.HTTPHeaderMatch{Name: "Cookie", Type: new(gatewayv1.HeaderMatchRegularExpression), Value: `(.*[;,]\s*)?` + regexp.QuoteMeta(name) + "=" + value + `(\s*[;,].*)?`}
 }
 
 // canaryRule returns a rule for the same requests with one header more.

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/api"
-	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -89,14 +87,4 @@ func rewritten(path, target string) (*gatewayv1.HTTPPathMatch, *gatewayv1.HTTPPa
 			&gatewayv1.HTTPPathModifier{Type: gatewayv1.PrefixMatchHTTPPathModifier, ReplacePrefixMatch: &replacement}, true
 	}
 	return nil, nil, false
-}
-
-// customHeaders returns the ConfigMap that the annotation custom-headers names: "namespace/name", or "name" in the
-// Ingress' namespace.
-func customHeaders(g *networkingv1.Ingress) api.Name {
-	value := strings.TrimSpace(g.Annotations[prefix+"custom-headers"])
-	if namespace, name, ok := strings.Cut(value, "/"); ok {
-		return api.Name{Namespace: namespace, Name: name}
-	}
-	return api.Name{Namespace: g.Namespace, Name: value}
 }

@@ -57,6 +57,8 @@ type migration struct {
 	// regexHosts are hosts on which ingress-nginx matches all paths as regular expressions, because one Ingress asks for
 	// it.
 	regexHosts map[string]string // host → the Ingress that asks
+	// secrets has the certificate of each host of a namespace, whichever of its Ingresses names it.
+	secrets    map[hostKey]string
 	primaries  map[primaryKey]*primary
 	routes     []*gatewayv1.HTTPRoute
 	tlsRoutes  []*gatewayv1.TLSRoute
@@ -68,24 +70,31 @@ type migration struct {
 func Migrate(in Input) Result {
 	m := &migration{
 		Input: in, listeners: map[string]map[string]gatewayv1.ListenerEntry{}, regexHosts: map[string]string{},
-		primaries: map[primaryKey]*primary{}, backendTLS: map[api.Name]*gatewayv1.BackendTLSPolicy{},
+		primaries: map[primaryKey]*primary{}, secrets: map[hostKey]string{}, backendTLS: map[api.Name]*gatewayv1.BackendTLSPolicy{},
 	}
 	m.Ingresses = slices.Clone(in.Ingresses)
 	slices.SortFunc(m.Ingresses, func(a, b networkingv1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	m.Ingresses = slices.DeleteFunc(m.Ingresses, m.isSolver)
+	meanings := make([]*meaning, len(m.Ingresses))
 	for i := range m.Ingresses {
-		m.findRegexHosts(&m.Ingresses[i])
+		g := &m.Ingresses[i]
+		meanings[i] = m.read(g)
+		m.findHosts(g, meanings[i])
 	}
-	for i := range m.Ingresses {
-		if g := &m.Ingresses[i]; !isCanary(g) {
-			m.translate(g)
+	for i, meaning := range meanings {
+		if meaning.Canary == nil {
+			m.translate(&m.Ingresses[i], meaning)
 		}
 	}
-	for i := range m.Ingresses {
-		if g := &m.Ingresses[i]; isCanary(g) {
-			m.addCanary(g)
+	for i, meaning := range meanings {
+		if meaning.Canary != nil {
+			m.addCanary(&m.Ingresses[i], meaning)
 		}
+	}
+	for i, meaning := range meanings {
+		m.noteSharedTLS(&m.Ingresses[i], meaning)
 	}
 	m.finish()
 	return m.result

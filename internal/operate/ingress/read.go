@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kube/gateway"
 	"github.com/fairway-net/fairway/internal/text"
 )
 
@@ -79,7 +80,7 @@ func (in *Input) readNeeds(ctx context.Context, client kubernetes.Interface, g *
 			}
 		}
 	}
-	name := customHeaders(g)
+	name := gateway.ReadAnnotations(g).Headers
 	if name.Name == "" {
 		return nil
 	}

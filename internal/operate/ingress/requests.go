@@ -33,7 +33,7 @@ func Requests(all []networkingv1.Ingress) []Request {
 	add := func(g *networkingv1.Ingress, host, path string) {
 		r := Request{Host: strings.Replace(cmp.Or(host, "fairway-check.invalid"), "*", "fairway-check", 1), Path: path}
 		seen[r] = true
-		if _, ok := secretFor(g, host); ok || g.Annotations[prefix+"ssl-passthrough"] == "true" {
+		if hasTLS(g, host) || g.Annotations[prefix+"ssl-passthrough"] == "true" {
 			r.TLS = true
 			seen[r] = true
 		}

@@ -1,7 +1,6 @@
 package ingress
 
 import (
-	"net/netip"
 	"regexp"
 	"strconv"
 	"time"
@@ -14,6 +13,7 @@ var (
 	urlForm    = regexp.MustCompile(`^https?://[!-.0-~][!-~]{0,1000}$`)
 	signInForm = regexp.MustCompile(`^(https?://[!-.0-~]|/)[!-~]{0,1000}$`)
 	pathForm   = regexp.MustCompile(`^/[!-:<-~]{0,1000}$`)
+	hostForm   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 	freeForm   = regexp.MustCompile(`^.{0,256}$`)
 )
 
@@ -29,21 +29,8 @@ func (r *reader) form(key, value string, form *regexp.Regexp, want string) strin
 	if value == "" || form.MatchString(value) {
 		return value
 	}
-	r.wrong(key, value, want)
+	r.note(r.g, Lost, key, "%q is not %s", value, want)
 	return ""
-}
-
-// addresses returns the addresses and ranges of a list. The others get a note.
-func (r *reader) addresses(key, value string) (all []string) {
-	for _, v := range list(value) {
-		_, err := netip.ParsePrefix(v)
-		if _, single := netip.ParseAddr(v); err != nil && single != nil {
-			r.wrong(key, v, "an address or a range")
-			continue
-		}
-		all = append(all, v)
-	}
-	return all
 }
 
 // duration writes a duration as Gateway API does (GEP-2257): no fractions, no zero parts.
