@@ -95,7 +95,7 @@ func TestNoSuchNode(t *testing.T) {
 // TestArguments: who gives too few or too many is told how the command is written.
 func TestArguments(t *testing.T) {
 	for line, want := range map[string]string{
-		"explain service default/web": "received 2\nhint: write fairway explain NAMESPACE/SERVICE\n",
+		"explain service default/web": "received 2\nhint: write fairway explain NAMESPACE/SERVICE | KIND/NAMESPACE/NAME\n",
 		"policy":                      "received 0\nhint: write fairway policy NAMESPACE/POD\n",
 		"dump all":                    "\nhint: fairway dump takes no arguments\n",
 		"preflight":                   "unknown command \"preflight\"\nhint: did you mean fairway doctor?\n",

@@ -253,6 +253,19 @@ func (c *Compiler) ExplainObject(ref Ref) (lines []string) {
 	return lines
 }
 
+// GatewaysOf returns the Gateways to which a route is attached, sorted.
+func (c *Compiler) GatewaysOf(route Ref) (names []api.Name) {
+	if unit := c.routes[route]; unit != nil {
+		for _, a := range unit.attached {
+			if a.listener != nil && !slices.Contains(names, a.listener.gateway) {
+				names = append(names, a.listener.gateway)
+			}
+		}
+	}
+	slices.SortFunc(names, api.Name.Compare)
+	return names
+}
+
 func conditionLines(of string, all []Condition) (lines []string) {
 	for _, c := range all {
 		line := fmt.Sprintf("%s: %s is %v (%s)", of, c.Type, c.Status, c.Reason)

@@ -119,24 +119,44 @@ and more columns. Exit status: 0, or 1 for an error; that no mode has rules here
 // NewExplain builds `fairway explain`.
 func NewExplain(e command.Env) *cobra.Command {
 	c := &cobra.Command{
-		Use:        "explain NAMESPACE/SERVICE",
+		Use:        "explain NAMESPACE/SERVICE | KIND/NAMESPACE/NAME",
 		SuggestFor: []string{"describe", "why", "trace"},
-		Short:      "Say what becomes of packets to a Service on a node, and why each endpoint is used or not",
+		Short:      "Say what becomes of packets to a Service, or of a request to a gateway, and why",
 		Long: `Say what becomes of packets to a Service on a node, and why each endpoint is used or not.
 
 Reads the API server once and decides as the agent does; the kernel is not asked (see
 fairway dump and fairway diff for that). In the agent's pod it starts from the flags that
-the agent runs with, elsewhere from the ConfigMap fairway-agent, and --node names the node. A flag given here wins.`,
+the agent runs with, elsewhere from the ConfigMap fairway-agent, and --node names the node. A flag given here wins.
+
+With gateway/, httproute/, grpcroute/ or ingress/NAMESPACE/NAME it says whether the object is attached,
+or why it is refused. With --request, which listener, rule, filters and backends a request gets, and
+why it gets no other rule, as fairway gateway decides it. Run it outside of the agent's pod: it needs
+the rights to list routes, Ingresses, Services and endpoints, and to get the Secrets that they name.`,
 		Example: `  fairway explain default/web
   fairway explain default/web --from outside
-  fairway explain default/web -o json --node node-2`,
+  fairway explain default/web -o json --node node-2
+  fairway explain gateway/shop/front --request 'GET https://shop.example/cart'
+  fairway explain ingress/shop/web --request http://shop.example/ --header 'Cookie: canary=always'`,
 		Args: cobra.ExactArgs(1),
 	}
 	from := c.Flags().String("from", "", "only packets from a `place`: pod, node (itself), outside (the cluster)")
+	request := c.Flags().String("request", "", "a `request` to a gateway or a route: 'GET https://shop.example/cart'")
+	headers := c.Flags().StringArray("header", nil, "a `header` of the request, as 'Name: value'; may be given several times")
 	format := addFormat(c)
 	command.Complete(c, "from", string(service.FromPod), string(service.FromNode), string(service.FromOutside))
 	c.ValidArgsFunction = offerServices
 	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
+		question, isRoute, err := parseRouteQuestion(args[0], *request, *headers)
+		if err != nil {
+			return err
+		}
+		if isRoute {
+			answer, err := explainRoute(ctx, a, question)
+			if err != nil {
+				return err
+			}
+			return output.Write(e.Stdout, *format, answer)
+		}
 		report, err := explain(ctx, a, args[0], *from)
 		if err != nil {
 			return err

@@ -12,9 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
-	"net/netip"
-	"net/textproto"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -89,7 +86,7 @@ func testDecisions(t *testing.T, file string, in Input, text []byte) (same, all 
 			if !slices.ContainsFunc(in.Ingresses, func(g networkingv1.Ingress) bool {
 				return noted[g.Namespace+"/"+g.Name] && slices.ContainsFunc(sites(&g), func(s site) bool { return covers(s.host, r.Host) })
 			}) {
-				t.Errorf("%s: %v %v\n  Ingress: %s\n  Gateway: %s", file, r, a.header, old, new)
+				t.Errorf("%s: %v %v\n  Ingress: %s\n  Gateway: %s", file, r, a.Fields, old, new)
 			}
 		}
 	}
@@ -102,59 +99,31 @@ func covers(pattern, host string) bool {
 }
 
 // variants returns a request as it is, and with the headers and cookies of canaries.
-func variants(t *testing.T, in Input, r Request) (all []*asked) {
+func variants(t *testing.T, in Input, r Request) (all []*gateway.Ask) {
 	t.Helper()
-	raw, query, _ := strings.Cut(r.Path, "?")
-	path, ok := gateway.Normalise(raw)
-	if !ok {
-		return nil
+	add := func(headers ...string) {
+		if a, err := gateway.ParseAsk(r.String(), headers); err == nil { // else the path is refused
+			all = append(all, a)
+		}
 	}
-	values, _ := url.ParseQuery(query)
-	add := func(header map[string]string) {
-		all = append(all, &asked{r, path, query, values, header})
-	}
-	add(nil)
+	add()
 	for _, g := range in.Ingresses {
 		get := func(key string) string { return g.Annotations[prefix+"canary-"+key] }
 		values := []string{"always", "never", "eu-west", cmp.Or(get("by-header-value"), "other")}
 		for _, v := range values {
-			name, cookie := textproto.CanonicalMIMEHeaderKey(get("by-header")), get("by-cookie")
+			name, cookie := get("by-header"), get("by-cookie")
 			if name != "" {
-				add(map[string]string{name: v})
+				add(name + ": " + v)
 			}
 			if cookie != "" {
-				add(map[string]string{"Cookie": "a=b; " + cookie + "=" + v})
+				add("Cookie: a=b; " + cookie + "=" + v)
 			}
 			if name != "" && cookie != "" {
-				add(map[string]string{name: v, "Cookie": cookie + "=always"})
+				add(name+": "+v, "Cookie: "+cookie+"=always")
 			}
 		}
 	}
 	return all
-}
-
-// An asked request is a gateway.Request.
-type asked struct {
-	Request
-	path, query string
-	values      url.Values
-	header      map[string]string
-}
-
-func (r *asked) Method() string     { return "GET" }
-func (r *asked) Host() string       { return r.Request.Host }
-func (r *asked) Path() string       { return r.path }
-func (r *asked) Client() netip.Addr { return netip.MustParseAddr("192.0.2.1") }
-func (r *asked) Header(name string) (string, bool) {
-	v, ok := r.header[name]
-	return v, ok
-}
-func (r *asked) Query(name string) (string, bool) { return r.values.Get(name), r.values.Has(name) }
-func (r *asked) ServerName() string {
-	if r.TLS {
-		return r.Request.Host
-	}
-	return ""
 }
 
 // A compiled cluster answers requests at its two ports.
@@ -254,9 +223,9 @@ var secret = func() func(t *testing.T) map[string][]byte {
 }()
 
 // answer writes what a request gets, in words that do not depend on the kind of its objects.
-func (c compiled) answer(r *asked) string {
+func (c compiled) answer(r *gateway.Ask) string {
 	port := c.plain
-	if r.TLS {
+	if r.TLS() {
 		port = c.tls
 		h, ok := c.table.Handshake(port, r.ServerName())
 		if !ok {
@@ -278,7 +247,7 @@ func (c compiled) answer(r *asked) string {
 	}
 	add("allow", f.Allow)
 	add("deny", f.Deny)
-	if e := f.Redirect; e != nil && !(e.OnlyHTTP && r.TLS) {
+	if e := f.Redirect; e != nil && !(e.OnlyHTTP && r.TLS()) {
 		return strings.Join(append(parts, "redirect", fmt.Sprint(cmp.Or(e.Code, 302)), location(d, e, r)), " ")
 	}
 	if !slices.ContainsFunc(d.Rule.Backends, func(b gateway.Backend) bool { return b.Refused == "" }) {
@@ -330,37 +299,37 @@ func backendsText(all []gateway.Backend) string {
 }
 
 // location is the header Location of a redirect, in the usual cases.
-func location(d gateway.Decision, e *gateway.Redirect, r *asked) string {
-	uri := r.path
-	if r.query != "" {
-		uri += "?" + r.query
+func location(d gateway.Decision, e *gateway.Redirect, r *gateway.Ask) string {
+	uri := r.Path()
+	if r.URL.RawQuery != "" {
+		uri += "?" + r.URL.RawQuery
 	}
 	if e.URL != "" {
 		return strings.NewReplacer("$request_uri", uri, "$host", r.Host()).Replace(e.URL)
 	}
 	scheme := "http"
-	if r.TLS {
+	if r.TLS() {
 		scheme = "https"
 	}
 	host := cmp.Or(e.Host, r.Host())
 	if e.Port != 0 && e.Port != 80 && e.Port != 443 {
 		host += fmt.Sprintf(":%d", e.Port)
 	}
-	path := changed(d, e.Path, r.path)
-	if r.query != "" {
-		path += "?" + r.query
+	path := changed(d, e.Path, r.Path())
+	if r.URL.RawQuery != "" {
+		path += "?" + r.URL.RawQuery
 	}
 	return cmp.Or(e.Scheme, scheme) + "://" + host + path
 }
 
 // backendPath is the path that the backend gets, in the usual cases.
-func backendPath(d gateway.Decision, r *asked) string {
+func backendPath(d gateway.Decision, r *gateway.Ask) string {
 	f := d.Rule.Filters.Rewrite
 	switch {
 	case f == nil:
-		return r.path
+		return r.Path()
 	case f.Target == "":
-		return changed(d, f.Path, r.path)
+		return changed(d, f.Path, r.Path())
 	}
 	path := f.Target
 	for i, group := range d.Captures {
