@@ -13,6 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kube"
+	kubegateway "github.com/fairway-net/fairway/internal/kube/gateway"
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	"github.com/fairway-net/fairway/internal/operate/status"
 )
@@ -20,12 +21,12 @@ import (
 // NewStatus builds `fairway status`.
 func NewStatus(e command.Env) *cobra.Command {
 	var connection kube.Connection
-	var cluster, balancers bool
+	var cluster, balancers, gateways bool
 	var namespace string
 	var scope command.LoadBalancerScope
 	format := output.Table
 	c := &cobra.Command{
-		Use:        "status [NODE…] | --load-balancers [NAMESPACE/SERVICE…]",
+		Use:        "status [NODE…] | --load-balancers [NAMESPACE/SERVICE…] | --gateways [NAMESPACE/GATEWAY…]",
 		SuggestFor: []string{"health", "info"},
 		Short:      "Show whether the agents work: of this node, or of every node of the cluster",
 		Long: `Show whether the agents work.
@@ -42,18 +43,26 @@ ServiceBGPStatuses say, and over which sessions now, as the speakers say in thei
 of an address that nobody announces the reason, and of Services by name, or with -o wide, why each
 other node does not, as the speakers decide it. It reads the API server once.
 
+With --gateways it shows each Gateway of Fairway: its addresses, its listeners with the number of
+their routes, and why it or a listener is not programmed, as the Gateways' statuses say, and how
+many gateway pods are available. It needs the rights to list Gateways and GatewayClasses and to get
+the DaemonSet fairway-gateway. It reads the API server once.
+
 Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
-agent, another part does not work, or an address is not announced, 2 if that could not be found out.`,
+agent, another part does not work, an address is not announced, or a Gateway is not programmed, 2 if that could not be found out.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway status
   fairway status --kubeconfig ~/.kube/config
   kubectl fairway status -o wide
   kubectl fairway status node-2 -o json
-  kubectl fairway status --load-balancers shop/web`,
+  kubectl fairway status --load-balancers shop/web
+  kubectl fairway status --gateways`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 			defer cancel()
 			ok, err := false, error(nil)
-			if balancers {
+			if gateways {
+				ok, err = gatewayStatus(ctx, e, format, connection, namespace, args)
+			} else if balancers {
 				ok, err = balancerStatus(ctx, e, format, connection, scope, args)
 			} else if cluster || len(args) > 0 || connection.Kubeconfig != "" || connection.Context != "" || e.Plugin() {
 				ok, err = clusterStatus(ctx, e, format, connection, namespace, args)
@@ -71,6 +80,9 @@ agent, another part does not work, or an address is not announced, 2 if that cou
 	f := c.Flags()
 	f.BoolVar(&cluster, "cluster", false, "Ask the agents of all nodes, through the API server")
 	f.BoolVar(&balancers, "load-balancers", false, "Say who announces the addresses of Services of type LoadBalancer")
+	f.BoolVar(&gateways, "gateways", false, "Show the Gateways: addresses, listeners, and what is not programmed")
+	c.MarkFlagsMutuallyExclusive("load-balancers", "gateways")
+	c.MarkFlagsMutuallyExclusive("cluster", "gateways")
 	command.AddLoadBalancerScope(f, "load-balancer-namespace", &scope)
 	command.AddConnection(e, f, &connection)
 	f.StringVarP(&namespace, "namespace", "n", "kube-system", "`namespace` of the agents")
@@ -112,6 +124,22 @@ func balancerStatus(ctx context.Context, e command.Env, format output.Format, co
 		return false, err
 	}
 	return b.OK(), output.Write(e.Stdout, format, b)
+}
+
+// gatewayStatus prints the state of all Gateways, or of the named ones.
+func gatewayStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, namespace string, names []string) (ok bool, err error) {
+	client, custom, err := kube.ConnectBoth(connection)
+	if err != nil {
+		return false, err
+	}
+	var g status.Gateways
+	if g.Overview, err = kubegateway.ReadOverview(ctx, client, custom, namespace); err != nil {
+		return false, err
+	}
+	if err := g.Only(names); err != nil {
+		return false, err
+	}
+	return g.OK(), output.Write(e.Stdout, format, g)
 }
 
 // clusterStatus asks the agents of all nodes, or of the named ones.

@@ -81,7 +81,7 @@ func TestGolden(t *testing.T) {
 	if well("a").OK() != true || sick("a").OK() || cluster.OK() || (Cluster{}).OK() {
 		t.Error("OK is wrong")
 	}
-	for name, v := range map[string]output.Value{"node": well("node-1"), "sick": sick("node-2"), "fresh": fresh, "cluster": cluster, "balancers": balancers()} {
+	for name, v := range map[string]output.Value{"node": well("node-1"), "sick": sick("node-2"), "fresh": fresh, "cluster": cluster, "balancers": balancers(), "gateways": gateways(t)} {
 		for _, f := range []output.Format{output.Table, output.Wide, output.JSON, output.YAML} {
 			if f == output.Wide && name != "cluster" && name != "balancers" || f == output.YAML && name != "node" {
 				continue
