@@ -122,8 +122,13 @@ func TestControllerComponents(t *testing.T) {
 			"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
 			"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
 		},
-		"components/edge":                                {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
-		"components/servicelb":                           {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch"},
+		"components/edge":      {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
+		"components/servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch"},
+		"components/gateway/controller-rbac.yaml": {
+			"services": "create patch delete", "endpointslices": "create patch delete", "configmaps fairway-gateway-ports": "update",
+			"gatewayclasses/status gateways/status listenersets/status httproutes/status grpcroutes/status tlsroutes/status tcproutes/status udproutes/status backendtlspolicies/status": "patch",
+			"ingresses/status": "patch", "routepolicies/status": "patch",
+		},
 		"components/network-policy/controller-rbac.yaml": {"clusternetworkpolicies": "list watch", "clusternetworkpolicies/status": "patch"},
 	} {
 		have := make(map[string]string)
