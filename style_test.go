@@ -47,7 +47,7 @@ var law = []floor{
 	{"testing", "path kube datapath networkpolicy flow service kernel api"},
 	{"command", "operate path kube proxy loadbalancer datapath networkpolicy podnetwork gateway flow service dns ipc kernel cli api text deploy"},
 	{"operate", "kube loadbalancer datapath podnetwork service ipc kernel api text"},
-	{"kube", "path loadbalancer networkpolicy gateway service api text"},
+	{"kube", "path loadbalancer networkpolicy gateway dns service api text"},
 	{"path", "networkpolicy podnetwork flow dns service kernel api text"},
 	{"proxy", "datapath flow service ipc kernel api"},
 	{"loadbalancer", "datapath service ipc kernel cli api text"},
@@ -71,7 +71,7 @@ var law = []floor{
 // without a kernel and without an API server.
 var pure = []string{
 	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "gateway", "loadbalancer/ipam", "loadbalancer/announce",
-	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "operate/doctor", "testing/policytest",
+	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "dns/names", "operate/doctor", "testing/policytest",
 	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path", "path/trace",
 }
 
@@ -81,6 +81,7 @@ var kubernetes = map[string]string{
 	"kube/loadbalancer":    "the edge to the API server, for addresses of load balancers",
 	"kube/gateway":         "the edge to the API server, for Gateway API and Ingress",
 	"kube/networkpolicy":   "the edge to the API server, for policies",
+	"kube/names":           "the edge to the API server, for DNS names outside the cluster",
 	"kube/objects":         "the edge to the API server, for administrators' commands",
 	"kube/path":            "the edge to the API server, for predictions of a packet's way",
 	"operate/ingress":      "the API's types",

@@ -19,8 +19,11 @@ import (
 // maxQuestions limits the questions under way to upstreams, unless the Corefile has another number.
 const maxQuestions = 1000
 
-// register adds the plugin clients to CoreDNS, once in a process.
-var register = sync.OnceFunc(func() { plugin.Register("clients", setupClients) })
+// register adds the plugins clients and names to CoreDNS, once in a process.
+var register = sync.OnceFunc(func() {
+	plugin.Register("clients", setupClients)
+	plugin.Register("names", setupNames)
+})
 
 var refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "fairway_dns_client_refused_total",

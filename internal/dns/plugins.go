@@ -24,16 +24,17 @@ import (
 	_ "github.com/coredns/coredns/plugin/reload"
 	_ "github.com/coredns/coredns/plugin/rewrite"
 	_ "github.com/coredns/coredns/plugin/template"
+	_ "github.com/coredns/coredns/plugin/transfer"
 )
 
 // Plugins returns the names that a Corefile may use, in the order in which a query passes them, whatever their order in
 // the Corefile. It is the order of CoreDNS's own build. So prometheus, errors and log see the answers of all later plugins.
 // rewrite and autopath change the name for later plugins. acl comes before all plugins that answer, and cache before all
-// slow plugins. The plugin clients is ours: it counts the questions to upstreams.
+// slow plugins. Two plugins are ours: clients counts the questions to upstreams, names answers for the zones of --zone.
 func Plugins() []string {
 	return []string{
 		"reload", "bufsize", "debug", "ready", "health", "prometheus", "errors", "log",
 		"dns64", "loadbalance", "rewrite", "autopath", "acl", "cache", "minimal",
-		"template", "hosts", "kubernetes", "file", "loop", "clients", "forward",
+		"template", "transfer", "hosts", "kubernetes", "names", "file", "loop", "clients", "forward",
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/dns/names"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/text"
 )
@@ -45,6 +46,13 @@ type Config struct {
 	// AllowFrom are pods and nodes with public addresses. The built-in Corefile answers them and clients with private
 	// addresses (10/8, fc00::/7, …). Other clients get REFUSED.
 	AllowFrom []netip.Prefix
+	// Zones are the zones of names outside the cluster. ZonePort serves them, with any Corefile; 0 means 8053. Names
+	// returns the present table of the zones; nil while the objects are not read yet. ZoneTransferTo are the secondaries
+	// that may transfer the zones, and are notified of changes.
+	Zones          []string
+	ZonePort       uint16
+	Names          func() *names.Table
+	ZoneTransferTo []netip.Addr
 	// Log takes the lines of this package and of CoreDNS; nil discards them.
 	Log *slog.Logger
 }
@@ -72,6 +80,9 @@ func New(cfg Config) *Server {
 	if cfg.ResolvConf == "" {
 		cfg.ResolvConf = "/etc/resolv.conf"
 	}
+	if cfg.ZonePort == 0 {
+		cfg.ZonePort = numbers.PortDNSZones
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -85,6 +96,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	defer captureLog(s.cfg.Log)()
+	if s.cfg.Names != nil {
+		setTable(s.cfg.Names)
+	}
 	in, err := s.read()
 	if err != nil {
 		return err

@@ -52,6 +52,12 @@ func (s *Server) read() (in input, err error) {
 	if in.blocks, err = parseBlocks(in.Filepath, in.Contents); err != nil {
 		return in, err
 	}
+	if block := s.zoneBlock(); block != "" {
+		in.Contents = append(bytes.TrimRight(in.Contents, "\n"), block...)
+		if in.blocks, err = parseBlocks(in.Filepath, in.Contents); err != nil {
+			return in, fmt.Errorf("add the zones %s: %w [write each server block of the Corefile with braces]", strings.Join(s.cfg.Zones, " "), err)
+		}
+	}
 	if unknown := unknownPlugins(in.Filepath, in.blocks); len(unknown) > 0 {
 		return in, fmt.Errorf("read Corefile: %s [built in are: %s]", unknown[0], strings.Join(slices.Sorted(slices.Values(Plugins())), " "))
 	}

@@ -213,6 +213,11 @@ func (r *Recorder) RouteEvent(about corev1.ObjectReference, p api.Problem) {
 	r.push(report{name: api.Name{Namespace: about.Namespace, Name: about.Name}, uid: about.UID, problem: p, subject: subject{about.APIVersion, about.Kind, "ServeRoutes"}})
 }
 
+// NameEvent is Event for a problem of an object's DNS names outside the cluster.
+func (r *Recorder) NameEvent(about corev1.ObjectReference, p api.Problem) {
+	r.push(report{name: api.Name{Namespace: about.Namespace, Name: about.Name}, uid: about.UID, problem: p, subject: subject{about.APIVersion, about.Kind, "PublishNames"}})
+}
+
 // Inform is Event for good news.
 func (r *Recorder) Inform(name api.Name, reason, message string) {
 	r.push(report{name: name, problem: api.Problem{Reason: reason, Message: message}, normal: true})

@@ -22,6 +22,7 @@ func New(e command.Env) *cobra.Command {
 	var allow []string
 	var check string
 	var format *command.LogFormat
+	var outside zoneOptions
 	c := &cobra.Command{
 		Use:   "dns",
 		Short: "Answer DNS for the cluster's Services and pods (CoreDNS)",
@@ -30,9 +31,13 @@ func New(e command.Env) *cobra.Command {
 Without --conf it reads ` + dns.DefaultCorefile + ` (the ConfigMap fairway-dns) or
 ` + dns.AdoptedCorefile + ` (the ConfigMap coredns) if one exists, else it uses the
 Corefile that --show-corefile prints. A Corefile may use these plugins:
-` + strings.Join(dns.Plugins(), " ") + ".",
+` + strings.Join(dns.Plugins(), " ") + `.
+
+With --zone it also answers, on a port of its own, for the names of LoadBalancer Services, Ingresses
+and routes outside the cluster (docs/names.md).`,
 		Example: `  kubectl -n kube-system get configmap coredns -o jsonpath='{.data.Corefile}' | fairway dns --check -
-  fairway dns --conf Corefile --dns-port 1053`,
+  fairway dns --conf Corefile --dns-port 1053
+  fairway dns --zone example.org --zone-transfer-to 192.0.2.54`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if check != "" {
@@ -48,10 +53,13 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 				return err
 			}
 			cfg.AllowFrom = allowed
-			s := dns.New(cfg)
-			if !show {
-				return s.Run(c.Context())
+			if err := outside.check(&cfg); err != nil {
+				return err
 			}
+			if !show {
+				return outside.run(c.Context(), e, cfg)
+			}
+			s := dns.New(cfg)
 			text, err := s.Corefile()
 			if err != nil {
 				return err
@@ -67,6 +75,7 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 	f.StringSliceVar(&allow, "allow-from", nil, settings.Usage(settings.DNS, "allow-from"))
 	f.Uint16Var(&cfg.Port, "dns-port", 53, "`port` for server blocks that name none")
 	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", settings.Usage(settings.DNS, "cluster-domain"))
+	outside.addFlags(f)
 	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig `file`, to run outside the cluster")
 	f.StringVar(&cfg.Master, "master", "", "`URL` of the API server, if it needs no credentials")
 	f.BoolVar(&show, "show-corefile", false, "print the Corefile that would be served, and end")

@@ -101,9 +101,10 @@ const (
 	// PortEdgeMetrics is the port that the edge's documentation suggests for /metrics and /healthz. The edge listens
 	// only if it is configured.
 	PortEdgeMetrics = 10282
-	// PortDNS and PortDNSMetrics are the ports of CoreDNS.
+	// PortDNS and PortDNSMetrics are the ports of CoreDNS. PortDNSZones answers names outside the cluster.
 	PortDNS        = 53
 	PortDNSMetrics = 9153
+	PortDNSZones   = 8053
 	// PortControllerMetrics is the port of MetalLB's controller.
 	PortControllerMetrics = 9120
 	// PortGatewayMetrics is the port of the gateway for /metrics, /healthz and /readyz, in its pod.

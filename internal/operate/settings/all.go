@@ -108,6 +108,14 @@ var All = []Setting{
 		About: "The `zone` of the cluster, for the built-in Corefile"},
 	{Key: "DNS_ALLOW_FROM", Flag: "allow-from", Programs: []string{DNS}, Kind: CIDRs,
 		About: "Prefixes (`CIDRs`) of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)"},
+	{Key: "DNS_ZONES", Flag: "zone", Programs: []string{DNS}, Needs: dnsZones,
+		About: "The `zones` of names outside the cluster to answer for, with commas between them, as example.org"},
+	{Key: "DNS_ZONE_NAMESERVERS", Flag: "zone-nameserver", Programs: []string{DNS}, Needs: dnsZones, Default: "fairway-dns-zones.kube-system",
+		About: "The nameservers (`names` in each zone) of NS records; the Service NAME.NAMESPACE has the address of each"},
+	{Key: "DNS_ZONE_TTL", Flag: "zone-ttl", Programs: []string{DNS}, Kind: Duration, Needs: dnsZones, Default: "1m0s",
+		About: "The `time` that resolvers may keep answers of a zone, unless an object has the annotation external-dns.alpha.kubernetes.io/ttl"},
+	{Key: "DNS_ZONE_TRANSFER_TO", Flag: "zone-transfer-to", Programs: []string{DNS}, Needs: dnsZones,
+		About: "The `addresses` of secondaries, with commas between them: they may transfer the zones (AXFR), and are notified of changes"},
 
 	{Key: "GATEWAY_ACCESS_LOG", Flag: "access-log", Programs: gateways, Kind: Bool, Default: "false", Needs: gateways,
 		About: "Write a line of JSON for each request, where no route says otherwise"},
@@ -123,6 +131,7 @@ var All = []Setting{
 
 var (
 	conntrack = []string{"conntrack"}
+	dnsZones  = []string{"dns-zones"}
 	gateways  = []string{Gateway} // the program, and its component
 )
 
@@ -154,6 +163,7 @@ var Internal = map[string]string{
 	"dns master":                         "it uses the Service kubernetes",
 	"dns conf":                           "a ConfigMap has the Corefile",
 	"dns dns-port":                       "the Service kube-dns leads to the port",
+	"dns zone-port":                      "the Service fairway-dns-zones leads to the port",
 	"gateway master":                     "it uses the Service kubernetes",
 	"gateway controller-namespace":       "the controller's rights are for kube-system",
 	"gateway node-name":                  "it differs from node to node; the manifests give the pod's node",
