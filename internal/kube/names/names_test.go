@@ -47,13 +47,13 @@ func TestObjects(t *testing.T) {
 		}
 		builtin = append(builtin, o)
 	}
-	lists := map[schema.GroupVersionResource]string{gatewayv1.SchemeGroupVersion.WithResource("gateways"): "GatewayList"}
+	lists := map[schema.GroupVersionResource]string{standard("gateways"): "GatewayList"}
 	for resource, kind := range routes {
-		lists[gatewayv1.SchemeGroupVersion.WithResource(resource)] = kind + "List"
+		lists[standard(resource)] = kind + "List"
 	}
 	dynamic := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
 	for _, u := range custom {
-		resource := gatewayv1.SchemeGroupVersion.WithResource(strings.ToLower(u.GetKind()) + "s")
+		resource := standard(strings.ToLower(u.GetKind()) + "s")
 		if err := dynamic.Tracker().Create(resource, u, u.GetNamespace()); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -15,6 +16,11 @@ import (
 
 // routes are the kinds of routes that have host names.
 var routes = map[string]string{"httproutes": "HTTPRoute", "grpcroutes": "GRPCRoute", "tlsroutes": "TLSRoute"}
+
+// standard returns a resource of Gateway API.
+func standard(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: gatewayv1.GroupVersion.Version, Resource: resource}
+}
 
 // Objects is a subscription to everything that decides about names.
 type Objects struct {
@@ -39,7 +45,7 @@ func Subscribe(s *kube.Store, consumer string) *Objects {
 	for resource, kind := range routes {
 		f := kube.Open(s, kube.Kind[*unstructured.Unstructured, names.Object]{
 			Name: resource, Object: &unstructured.Unstructured{}, Without: kind + "s have no names",
-			Client: kube.From(custom.Resource(gatewayv1.SchemeGroupVersion.WithResource(resource))),
+			Client: kube.From(custom.Resource(standard(resource))),
 			Trim:   func(u *unstructured.Unstructured) *names.Object { return convertRoute(u, kind) },
 		})
 		o.objects = append(o.objects, f)
@@ -47,7 +53,7 @@ func Subscribe(s *kube.Store, consumer string) *Objects {
 	}
 	o.gateways = kube.Open(s, kube.Kind[*unstructured.Unstructured, names.Gateway]{
 		Name: "gateways", Object: &unstructured.Unstructured{}, Without: "routes have no names",
-		Client: kube.From(custom.Resource(gatewayv1.SchemeGroupVersion.WithResource("gateways"))), Trim: convertGateway,
+		Client: kube.From(custom.Resource(standard("gateways"))), Trim: convertGateway,
 	})
 	o.Need(append(inputs, o.gateways.Marks(o.Subscription).OrRefused()), nil)
 	return o
