@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairway-net/fairway/internal/operate/status"
@@ -31,6 +32,7 @@ func rightsWithdrawn(r *rig) {
 	if err := bindings.Delete(ctx, agentRole, metav1.DeleteOptions{}); err != nil {
 		r.Fatal(err)
 	}
+	r.refused()
 	r.front.watched()
 	r.makeChange()
 	r.named(status.APIReadFailed, "forbidden")
@@ -45,6 +47,26 @@ func rightsWithdrawn(r *rig) {
 		r.Fatal(err)
 	}
 	r.whole = func() error { return r.unnamed(status.APIReadFailed) }
+}
+
+// refused waits until the API server itself knows that the agents may not list Services. It reads the rights from a watch
+// of its own, and would accept an agent's new watch until then.
+func (r *rig) refused() {
+	r.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:               "system:serviceaccount:kube-system:" + agentRole,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "watch", Resource: "services"},
+	}}
+	err := within(long/3, func() error {
+		got, err := r.api.AuthorizationV1().SubjectAccessReviews().Create(context.Background(), review, metav1.CreateOptions{})
+		if err == nil && got.Status.Allowed {
+			err = errors.New("it is still allowed")
+		}
+		return err
+	})
+	if err != nil {
+		r.Fatalf("do agents lose the right to watch Services? %v", err)
+	}
 }
 
 // named waits until each agent says that something is degraded, in its status for everybody, and
