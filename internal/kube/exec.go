@@ -6,10 +6,12 @@ import (
 	"io"
 	"strings"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 
 	"github.com/fairway-net/fairway/internal/text"
 )
@@ -34,6 +36,8 @@ func (a *Agents) Exec(ctx context.Context, p AgentPod, command []string, in io.R
 		return fmt.Errorf("run %s in pod %s/%s: %w", command[0], p.Namespace, p.Name, err)
 	}
 	errs := &limitedText{left: maxErrorText}
+	// client-go would log that a command ended before it had read all of its input, as path-node does.
+	ctx = klog.NewContext(ctx, logr.Discard())
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 	switch {
 	case err == nil:

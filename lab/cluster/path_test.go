@@ -109,7 +109,7 @@ func TestPath(t *testing.T) {
 	l.pathPairs(config)
 	l.sentence(config, 0, "seen 1×: delivered", "pod/cart", "svc/web", "--each")
 	go l.cmd("kubectl", "-n", "shop", "exec", "cart", "--", "sh", "-c", "sleep 2; wget -qO /dev/null http://web.shop").Run() //nolint:errcheck // the path shows it
-	l.sentence(config, 0, "It was the client's own packet", "pod/cart", "svc/web", "--live", "--wait", "5s")
+	l.sentence(config, 0, "It was the client's own packet", "pod/cart", "svc/web", "--live", "--wait", "20s")
 	l.pathFaults(config)
 	if left := l.run("node", "node-1", "--", "sh", "-c", "nft list tables; ip link"); strings.Contains(left, "fairway-path") || strings.Contains(left, "fwpath") {
 		t.Errorf("a probe has left:\n%s", left)
@@ -173,7 +173,7 @@ func (l *lab) sentence(config string, status int, want string, args ...string) {
 	l.Helper()
 	out, got := l.asks(config, args...)
 	l.Logf("%s", out)
-	if got != status || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+	if got != status || !strings.Contains(strings.Join(strings.Fields(out), " "), want) || strings.Contains(out, "UnhandledError") {
 		l.Errorf("path %v: status %d, want %d and %q\n%s", args, got, status, want, out)
 	}
 }
