@@ -63,9 +63,12 @@ func (l *lab) testForward() {
 	_, rest, _ = strings.Cut(kubectl.until("Forwarding from 127.0.0.1:"), "127.0.0.1:")
 	ofKubectl, _, _ := strings.Cut(rest, " ")
 	l.whilePodsAreReplaced("http://"+address+"/", "http://127.0.0.1:"+port+"/")
-	// For comparison: kubectl stays with one pod, and ends with it.
-	if err := askWeb(&http.Client{Timeout: 5 * time.Second}, "http://127.0.0.1:"+ofKubectl+"/"); err == nil {
-		l.Error("kubectl port-forward answers although its pod is gone")
+	// For comparison: kubectl stays with one pod, and ends with it. A rollout is complete while old pods still end.
+	kubectls := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for end := time.Now().Add(time.Minute); askWeb(kubectls, "http://127.0.0.1:"+ofKubectl+"/") == nil; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			l.Fatal("kubectl port-forward answers although its pod is gone")
+		}
 	}
 
 	first.kill()
