@@ -87,6 +87,20 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	return all, nil
 }
 
+// AgentOn returns the running agent of a node, from Agents.List. An error says why there is none.
+func AgentOn(pods []AgentPod, node string) (AgentPod, error) {
+	i := slices.IndexFunc(pods, func(p AgentPod) bool { return p.Node == node })
+	switch {
+	case i < 0:
+		return AgentPod{}, fmt.Errorf("there is no node %q [kubectl get nodes lists them]", node)
+	case pods[i].Name == "":
+		return AgentPod{}, fmt.Errorf("no agent runs on %s [fairway status]", node)
+	case !pods[i].Running:
+		return AgentPod{}, fmt.Errorf("the agent on %s is %s [fairway status]", node, pods[i].State)
+	}
+	return pods[i], nil
+}
+
 // ErrNoProxy is the error of a user who may not ask agents through the API server. It says nothing about the agents.
 var ErrNoProxy = errors.New("the agents were not asked: your user lacks the right to get pods/proxy in their namespace [use an administrator's kubeconfig; on a node, fairway status needs no such right]")
 

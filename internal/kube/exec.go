@@ -2,13 +2,13 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/klog/v2"
@@ -21,6 +21,16 @@ const agentContainer = "agent"
 
 // maxErrorText bounds the error output of a command that is kept.
 const maxErrorText = 2000
+
+// ErrNoExec is the error of a user who may not run commands in the agents' pods.
+var ErrNoExec = errors.New("your user may not create pods/exec in the agents' namespace")
+
+// noExec reports whether the API server refused the right to create pods/exec. What refuses a WebSocket is only text;
+// admission refuses with the same status, and for other reasons.
+func noExec(err error) bool {
+	t := err.Error()
+	return strings.Contains(t, "forbidden") && strings.Contains(t, "cannot") && strings.Contains(t, "pods/exec")
+}
 
 // Exec runs a command in the agent's container of a node, with these streams, by a WebSocket. It needs the right to create
 // pods/exec in the agents' namespace: the person's own, and the API server records it. It ends soon after ctx.
@@ -42,8 +52,8 @@ func (a *Agents) Exec(ctx context.Context, p AgentPod, command []string, in io.R
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
-		return fmt.Errorf("run %s in pod %s/%s: %w [your user needs the right to create pods/exec in %s]", command[0], p.Namespace, p.Name, text.RequestError(err), p.Namespace)
+	case noExec(err):
+		return fmt.Errorf("run %s in pod %s/%s: %w [ask for that right]", command[0], p.Namespace, p.Name, ErrNoExec)
 	case errs.Len() > 0:
 		return fmt.Errorf("run %s in pod %s/%s: %s", command[0], p.Namespace, p.Name, strings.Join(strings.Fields(errs.String()), " "))
 	}

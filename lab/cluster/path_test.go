@@ -160,7 +160,7 @@ func (l *lab) pathFaults(config string) {
 	l.run("kubectl", "-n", "shop", "delete", "networkpolicy", "deny")
 	l.asked(config, 0, "Predicted, and seen", "pod/cart", "svc/far")
 
-	l.sentence(l.readOnly(config), 3, "not proved: your user may not create pods/exec in kube-system", "pod/cart", "svc/far")
+	l.sentence(l.readOnly(config), 3, "not proved: your user may not create pods/exec in the agents' namespace, kube-system", "pod/cart", "svc/far")
 
 	l.run("kubectl", "-n", "kube-system", "patch", "ds", "fairway-agent", "-p", `{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"node-1"}}}}}`)
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "ds/fairway-agent", "--timeout=60s")

@@ -71,12 +71,9 @@ func (o *onNode) run(ctx context.Context, e command.Env, command []string) error
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(pods, func(p kube.AgentPod) bool { return p.Node == o.node })
-	switch {
-	case at < 0:
-		return fmt.Errorf("there is no node %q [kubectl get nodes lists them]", o.node)
-	case !pods[at].Running:
-		return fmt.Errorf("node %s has no running agent: %s [fairway status says why; on the node: sudo fairway dump]", o.node, pods[at].State)
+	pod, err := kube.AgentOn(pods, o.node)
+	if err != nil {
+		return err
 	}
-	return agents.Exec(ctx, pods[at], command, strings.NewReader(""), e.Stdout)
+	return agents.Exec(ctx, pod, command, strings.NewReader(""), e.Stdout)
 }

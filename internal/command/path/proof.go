@@ -2,6 +2,7 @@ package path
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -50,25 +51,13 @@ func newProber(ctx context.Context, a *agent.Tool, cluster *path.Cluster, ask pa
 	return p, err
 }
 
-// agentOf returns the agent of a node. An error says why it cannot watch.
-func (p *prober) agentOf(node string) (kube.AgentPod, error) {
-	i := slices.IndexFunc(p.agents, func(a kube.AgentPod) bool { return a.Node == node })
-	switch {
-	case i < 0 || p.agents[i].Name == "":
-		return kube.AgentPod{}, fmt.Errorf("no agent runs on %s [kubectl -n %s get pods -o wide -l app.kubernetes.io/name=fairway-agent]", node, agentsNamespace)
-	case !p.agents[i].Running:
-		return kube.AgentPod{}, fmt.Errorf("the agent on %s is %s [kubectl -n %s logs %s]", node, p.agents[i].State, agentsNamespace, p.agents[i].Name)
-	}
-	return p.agents[i], nil
-}
-
 // prove sends a probe the way that was predicted, and returns the prediction with what the nodes saw.
 func (p *prober) prove(ctx context.Context, predicted *path.Path) *path.Path {
 	proof := predicted.Proof
 	if !proof.To.IsValid() {
 		return predicted // there is no packet to send
 	}
-	if _, err := p.agentOf(proof.Sender); err != nil {
+	if _, err := kube.AgentOn(p.agents, proof.Sender); err != nil {
 		predicted.NotProved = oneLine(err)
 		return predicted
 	}
@@ -181,7 +170,7 @@ func (p *prober) send(ctx context.Context, orders []trace.Order, live func(conte
 	ctx, cancel := context.WithTimeout(ctx, probeLimit+orders[0].For)
 	defer cancel()
 	return remote.Probe(ctx, remote.Plan{Orders: orders, Send: live, Transport: func(ctx context.Context, node string, in io.Reader, out io.Writer) error {
-		pod, err := p.agentOf(node)
+		pod, err := kube.AgentOn(p.agents, node)
 		if err != nil {
 			return err
 		}
@@ -208,7 +197,7 @@ func (p *prober) compare(predicted *path.Path, r remote.Result, leftOut []string
 	}
 	path.Compare(found, way, r.Heard)
 	for i, n := range found.NotLooked {
-		if _, err := p.agentOf(n); err != nil && p.cluster.Nodes[n] != nil {
+		if _, err := kube.AgentOn(p.agents, n); err != nil && p.cluster.Nodes[n] != nil {
 			found.NotLooked[i] = oneLine(err)
 		} else if err := r.Errors[n]; err != nil {
 			found.NotLooked[i] = n + " (" + oneLine(err) + ")"
@@ -219,10 +208,10 @@ func (p *prober) compare(predicted *path.Path, r remote.Result, leftOut []string
 
 // oneLine returns an error's first line, without joined ones that say the same of other nodes.
 func oneLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	if strings.Contains(line, "forbidden") {
-		return "your user may not create pods/exec in " + agentsNamespace + " [ask for that right, or use --predict]"
+	if errors.Is(err, kube.ErrNoExec) {
+		return kube.ErrNoExec.Error() + ", " + agentsNamespace + " [ask for that right, or use --predict]"
 	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
 }
 

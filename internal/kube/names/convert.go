@@ -23,7 +23,6 @@ const (
 	annotationCoreDNS  = "coredns.io/hostname"
 	externalDNS        = "external-dns.alpha.kubernetes.io/"
 	annotationHostname = externalDNS + "hostname" // several with commas between them
-	annotationTarget   = externalDNS + "target"   // addresses or host names, in place of the status
 	annotationTTL      = externalDNS + "ttl"      // seconds, or a duration
 )
 
