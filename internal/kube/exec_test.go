@@ -8,8 +8,8 @@ import (
 func TestNoExec(t *testing.T) {
 	for text, want := range map[string]bool{
 		`unable to upgrade: pods "agent" is forbidden: User "reader" cannot create resource "pods/exec" in API group "" in the namespace "kube-system"`: true,
-		`pods "agent" is forbidden: cannot exec into or attach to a privileged container`:                                                              false,
-		`pods is forbidden: User "reader" cannot list resource "pods" in API group "" in the namespace "kube-system"`:                                  false,
+		`pods "agent" is forbidden: cannot exec into or attach to a privileged container`:                                                               false,
+		`pods is forbidden: User "reader" cannot list resource "pods" in API group "" in the namespace "kube-system"`:                                   false,
 		`pods "agent" not found`: false,
 	} {
 		if got := noExec(errors.New(text)); got != want {
