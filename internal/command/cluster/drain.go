@@ -23,7 +23,7 @@ func NewDrain(e command.Env) *cobra.Command {
 		Use:   "drain NODE",
 		Short: "Move the addresses of load balancers off a node before its maintenance",
 		Long: `Move the addresses of load balancers off a node before its maintenance, and wait until
-it announces none. It sets the label node.kubernetes.io/exclude-from-external-load-balancers,
+other nodes announce them. It sets the label node.kubernetes.io/exclude-from-external-load-balancers,
 which balancers outside the cluster heed too. Pods stay: kubectl drain is for them, and
 kubectl cordon alone moves no address. Connections that are open through the node end when it
 does. If no other node may announce an address, it changes nothing and names the Services.
@@ -50,7 +50,7 @@ It needs the rights to patch nodes, and to list what fairway status --load-balan
 				fmt.Fprintf(e.Stdout, "node %s takes addresses of load balancers again\n", args[0])
 				return nil
 			}
-			err = d.Wait(ctx, args[0], func(n int) {
+			err = d.Wait(ctx, args[0], !force, func(n int) {
 				if n > 0 {
 					fmt.Fprintf(e.Stdout, "node %s announces %d Service%s\n", args[0], n, map[bool]string{false: "s"}[n == 1])
 				}
@@ -67,7 +67,7 @@ It needs the rights to patch nodes, and to list what fairway status --load-balan
 	command.AddLoadBalancerScope(f, "namespace", &scope)
 	f.BoolVar(&force, "force", false, "Also if no other node may announce an address")
 	f.BoolVar(&undo, "undo", false, "Let the node have addresses again")
-	f.DurationVar(&timeout, "timeout", time.Minute, "How long to wait until the node announces nothing")
+	f.DurationVar(&timeout, "timeout", time.Minute, "How long to wait until other nodes announce them")
 	return c
 }
 
