@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -164,6 +165,11 @@ func clusterStatus(ctx context.Context, e command.Env, format output.Format, con
 	for i, p := range pods {
 		members[i] = status.Member{Name: p.Node, Pod: p.Name, State: p.State, Running: p.Running, Restarts: p.Restarts}
 	}
+	var parts *kube.Parts
+	var reading sync.WaitGroup
+	if len(names) == 0 {
+		reading.Go(func() { parts = agents.Parts(ctx) }) // a node that is silent costs its time only once
+	}
 	var forbidden atomic.Bool
 	all := status.Gather(ctx, namespace, members, func(ctx context.Context, i int) ([]byte, error) {
 		text, err := agents.Ask(ctx, pods[i], "/statusz")
@@ -172,11 +178,12 @@ func clusterStatus(ctx context.Context, e command.Env, format output.Format, con
 		}
 		return text, err
 	})
+	reading.Wait()
 	if forbidden.Load() {
 		return false, kube.ErrNoProxy
 	}
-	if len(names) == 0 {
-		all.Parts = status.JudgeParts(agents.Parts(ctx), pods, all.Time)
+	if parts != nil {
+		all.Parts = status.JudgeParts(parts, pods, all.Time)
 	}
 	err = output.Write(e.Stdout, format, all)
 	if err == nil && all.OK() && all.Unknown() {
