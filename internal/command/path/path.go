@@ -8,7 +8,6 @@ package path
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -48,6 +48,9 @@ type question struct {
 
 // states are the values of --expect.
 var states = []string{string(path.Delivered), string(path.Refused), string(path.Dropped), string(path.Unresolved), string(path.Sometimes), string(path.Accepted)}
+
+// formats are the values of -o. wide is text with --verbose, and svg a picture.
+var formats = []string{"text", "wide", "json", "yaml", "svg"}
 
 // New builds `fairway path`.
 func New(e command.Env) *cobra.Command {
@@ -80,7 +83,7 @@ probe did not go as predicted; 3 if it is not proved, or after an error.`,
 	var q question
 	f := c.Flags()
 	f.StringVarP(&q.namespace, "namespace", "n", "", "The `namespace` of names without one (default the kubeconfig's)")
-	f.StringVarP(&q.output, "output", "o", "text", "The `format`: text or json")
+	f.StringVarP(&q.output, "output", "o", "text", "The `format`: "+strings.Join(formats, ", "))
 	f.StringVar(&q.expect, "expect", "", "The `end` that makes the exit status 0: "+strings.Join(states, ", "))
 	f.StringSliceVarP(&q.files, "filename", "f", nil, "Read the objects from these `files` of YAML or JSON, - for the input, not from the API server")
 	f.BoolVar(&q.predict, "predict", false, "Only predict, and send no packet")
@@ -89,7 +92,7 @@ probe did not go as predicted; 3 if it is not proved, or after an error.`,
 	f.DurationVar(&q.wait, "wait", 10*time.Second, "How long --live waits for the connection, at most 30s")
 	c.MarkFlagsMutuallyExclusive("predict", "each", "live")
 	f.BoolVarP(&q.verbose, "verbose", "v", false, "Show the rules that judged the packet on each node")
-	command.Complete(c, "output", "text", "json")
+	command.Complete(c, "output", formats...)
 	command.Complete(c, "expect", states...)
 	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
 		return q.run(ctx, c.Context(), e, a, args)
@@ -109,8 +112,8 @@ func offerPlaces(_ *cobra.Command, args []string, _ string) ([]cobra.Completion,
 
 // run answers the question. ctx bounds the requests to the API server, and whole is the command's own.
 func (q *question) run(ctx, whole context.Context, e command.Env, a *agent.Tool, args []string) error {
-	if q.output != "text" && q.output != "json" {
-		return fmt.Errorf("%q is not a format [choose text or json]", q.output)
+	if !slices.Contains(formats, q.output) {
+		return fmt.Errorf("%q is not a format [choose one of %s]", q.output, strings.Join(formats, ", "))
 	}
 	if q.expect != "" && !slices.Contains(states, q.expect) {
 		return fmt.Errorf("--expect: %q is no end [choose one of %s]", q.expect, strings.Join(states, ", "))
@@ -185,13 +188,21 @@ func (q *question) status(found *path.Path) error {
 }
 
 func (q *question) write(w io.Writer, found *path.Path) error {
-	if q.output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		return enc.Encode(found)
+	switch q.output {
+	case "json", "yaml":
+		return output.Write(w, output.Format(q.output), tabled{found})
+	case "svg":
+		return found.WriteSVG(w)
 	}
-	return found.WriteText(w, path.Style{Color: isTerminal(w) && os.Getenv("NO_COLOR") == "", Rules: q.verbose})
+	return found.WriteText(w, path.Style{Color: isTerminal(w) && os.Getenv("NO_COLOR") == "", Rules: q.verbose || q.output == "wide"})
+}
+
+// tabled is a path that package output writes as JSON or YAML.
+type tabled struct{ *path.Path }
+
+// WriteTable implements output.Value.
+func (t tabled) WriteTable(w io.Writer, wide bool) error {
+	return t.WriteText(w, path.Style{Rules: wide})
 }
 
 // isTerminal reports whether people see the colors that are written.
