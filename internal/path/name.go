@@ -102,8 +102,8 @@ func portText(x ServicePort) string {
 	return text
 }
 
-// aimService aims at a Service: at its ClusterIP, at the endpoints of a headless Service, or at the name of an
-// ExternalName.
+// aimService aims at a Service: at its ClusterIP, or from outside at the address of its load balancer; at the endpoints of
+// a headless Service; or at the name of an ExternalName.
 func (p *predictor) aimService(name api.Name) error {
 	s := p.Services[name]
 	if s == nil {
@@ -123,7 +123,11 @@ func (p *predictor) aimService(name api.Name) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range s.ClusterIPs {
+	addrs := s.ClusterIPs
+	if p.q.From.Kind == "Outside" { // what clients outside use comes first
+		addrs = slices.Concat(s.BalancerIPs, s.ExternalIPs, s.ClusterIPs)
+	}
+	for _, a := range addrs {
 		if of(p.srcs, a.Is4()).IsValid() || len(p.srcs) == 0 {
 			p.setDst(a, port)
 			return nil
