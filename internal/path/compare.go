@@ -27,6 +27,10 @@ func Compare(p *Path, w trace.Way, h trace.Heard) {
 		p.NotProved = cmp.Or(p.NotProved, notProved(w, h))
 		return
 	}
+	if p.tookByProxy(w, h) {
+		p.endAtProxy()
+		return
+	}
 	p.NotLooked = slices.DeleteFunc(p.NotLooked, func(s string) bool { return s == notListening })
 	p.Verdict.Observed = observed
 	was := p.Verdict.Predicted
@@ -44,6 +48,31 @@ func Compare(p *Path, w trace.Way, h trace.Heard) {
 		if len(w.Findings) > 0 {
 			p.Findings = slices.Insert(p.Findings, 0, p.sentence(w.Findings[0], w.End))
 		}
+	}
+}
+
+// tookByProxy reports whether the proxy of mode userspace answered a probe in a client's name. It connects to an endpoint
+// only for a client that completes the handshake, which such a probe does not.
+func (p *Path) tookByProxy(w trace.Way, h trace.Heard) bool {
+	n := len(w.Hops)
+	return p.Proof.Relayed && h.Injected && len(p.Candidates) > 0 && w.End.Class == trace.Delivered && n > 0 && w.Hops[n-1].After.Dst == p.Proof.To
+}
+
+// endAtProxy ends what was seen at the proxy.
+func (p *Path) endAtProxy() {
+	was := p.Verdict.Predicted
+	agree := was == Delivered || was == Sometimes || was == Accepted
+	p.Verdict.Observed, p.Verdict.Agree = Accepted, &agree
+	for i := range p.Steps {
+		if k := p.Steps[i].Kind; k != KindService && k != KindLink {
+			p.Steps[i].Observed, p.Steps[i].Evidence = "", nil
+		}
+	}
+	for i := range p.Candidates {
+		p.Candidates[i].Followed = false
+	}
+	if !agree {
+		p.arrivedAnyway(was)
 	}
 }
 

@@ -76,3 +76,22 @@ func TestSentences(t *testing.T) {
 		}
 	}
 }
+
+// TestCompareProxy: in mode userspace a probe in a client's name ends at the proxy, which answers it.
+func TestCompareProxy(t *testing.T) {
+	data, err := os.ReadFile("testdata/00-delivered.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := ask(t, cluster(t, "mode userspace", string(txtar.Parse(data).Files[0].Data)), "pod/cart svc/web")
+	path.Compare(p, trace.Way{Hops: []trace.Hop{hop(p.Proof.To.String())}, End: trace.End{Class: trace.Delivered}}, trace.Heard{Outcome: trace.Answered, Injected: true})
+	if p.Verdict.Observed != path.Accepted || p.Verdict.Agree == nil || !*p.Verdict.Agree || len(p.Findings) > 0 {
+		t.Errorf("%+v, %+v", p.Verdict, p.Findings)
+	}
+	text := render(t, p, false)
+	for _, want := range []string{"taken by the proxy", "? the proxy calls 10.244.1.5:8080", "Predicted, and seen as far as the proxy"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}

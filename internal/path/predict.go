@@ -371,6 +371,9 @@ func (p *predictor) toEndpoint(d service.Decision) {
 		Node: p.node.Name, Kind: KindNAT, Hook: p.hook(), State: Accepted, Text: "dnat → " + follow.Addr.String(),
 		Before: &Addresses{Src: p.source(), Dst: p.dst.String()}, After: &Addresses{Src: p.source(), Dst: follow.Addr.String()}, Refs: p.natRefs(d, *follow),
 	}
+	if p.Mode == "userspace" {
+		nat.Kind, nat.Text = KindRelay, "the proxy calls "+follow.Addr.String()
+	}
 	if n := len(d.Route.Endpoints); n > 1 {
 		nat.Detail = fmt.Sprintf("one of %d", n)
 	}

@@ -84,6 +84,9 @@ func (t *writer) head(p *Path) {
 	line := from + "  →  " + cmp.Or(to, p.To.Asked)
 	end := cmp.Or(p.Verdict.Observed, p.Verdict.Predicted)
 	verdict := verdictWords[end]
+	if end == Accepted && p.Proof.Relayed && p.Verdict.Observed == Accepted {
+		verdict = "taken by the proxy"
+	}
 	if p.Probe != nil && p.Probe.Millis > 0 && end == Delivered {
 		verdict += fmt.Sprintf(", %.1f ms", p.Probe.Millis)
 	}
@@ -250,6 +253,8 @@ func (p *Path) foot() string {
 	switch {
 	case p.NotProved != "":
 		foot = "Predicted from the cluster's objects, not proved: " + p.NotProved + "."
+	case p.Verdict.Observed == Accepted && p.Proof.Relayed:
+		foot = "Predicted, and seen as far as the proxy, which calls an endpoint only for a client that completes the handshake."
 	case agree != nil && *agree:
 		foot = "Predicted, and seen: a packet went this way."
 	case agree != nil:

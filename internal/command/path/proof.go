@@ -112,8 +112,8 @@ func (p *prober) each(ctx context.Context, predicted *path.Path) *path.Path {
 		if shown == nil || succeeded(shown) {
 			shown = found
 		}
-		if found.NotProved != "" {
-			break
+		if found.NotProved != "" || found.Verdict.Observed == path.Accepted {
+			break // further probes show no more
 		}
 	}
 	if shown == nil {

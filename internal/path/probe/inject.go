@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
@@ -48,6 +50,9 @@ func inject(ctx context.Context, o trace.Order, from netip.Addr) (trace.Heard, e
 		return trace.Heard{}, fmt.Errorf("inject a packet behind %s: %w [needs CAP_NET_ADMIN, CAP_NET_RAW, and the kernel's sch_ingress, cls_u32 and act_mirred]", name, err)
 	}
 	defer i.close()
+	if err := only(i.in, from); err != nil {
+		return trace.Heard{}, fmt.Errorf("filter what comes to %v: %w", from, err)
+	}
 	port := o.Port
 	if port == 0 {
 		port = uint16(32768 + rand.IntN(28000)) // as the kernel chooses one
@@ -97,8 +102,35 @@ func (i *injection) open(name, run string) (err error) {
 	if err := errors.Join(netlink.LinkSetUp(other), netlink.LinkSetUp(pair)); err != nil {
 		return err
 	}
-	i.in, err = packetSocket(i.target.Attrs().Index, unix.ETH_P_ALL)
+	index := i.target.Attrs().Index
+	if _, bridge := i.target.(*netlink.Bridge); bridge {
+		index = 0 // all links: an answer that br_netfilter translates goes from port to port, past the bridge's own link
+	}
+	i.in, err = packetSocket(index, unix.ETH_P_ALL)
 	return err
+}
+
+// only lets the socket have packets to one address.
+func only(fd int, to netip.Addr) error {
+	offset, rest := uint32(16), to.AsSlice()
+	if to.Is6() {
+		offset = 24
+	}
+	var program []bpf.Instruction
+	for ; len(rest) > 0; rest, offset = rest[4:], offset+4 {
+		left := 2*(len(rest)/4-1) + 1 // instructions up to the last one, which refuses
+		program = append(program, bpf.LoadAbsolute{Off: offset, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(rest), SkipTrue: uint8(left)})
+	}
+	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 1 << 18}, bpf.RetConstant{}))
+	if err != nil {
+		return err
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 // close removes the pair of links, and with it the redirection.

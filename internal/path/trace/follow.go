@@ -195,10 +195,10 @@ func (f follower) next(hops []Hop, used []bool, last Hop) int {
 // the client called. The node of the client's socket comes before all.
 func (f follower) first(h Hop) int {
 	switch {
+	case h.Before.Src == f.Heard.Local && h.Steps[0].Rule.Hook == "output":
+		return 3 // other nodes get it with the same addresses and TTL; in mode ebpf it has the endpoint's address here
 	case h.Before.Dst != f.To:
 		return 0
-	case h.Before.Src == f.Heard.Local && h.Steps[0].Rule.Hook == "output":
-		return 3 // other nodes get it with the same addresses and TTL
 	case h.Before.Src == f.Heard.Local:
 		return 2
 	}

@@ -63,6 +63,10 @@ func TestFollow(t *testing.T) {
 		step("node-1", 1, client, vip, 64, "prerouting", "fairway", "accept"), flow("node-1", client, vip, pod, node1),
 		step("node-2", 1, client, vip, 64, "output", "fairway", "accept"), flow("node-2", client, vip, vip, client),
 	}
+	early := []Observation{ // mode ebpf: the socket has the endpoint's address before the first packet
+		step("node-1", 1, client, pod, 64, "prerouting", "fairway", "accept"), flow("node-1", client, pod, pod, client),
+		step("node-2", 1, client, pod, 64, "output", "fairway", "accept"), flow("node-2", client, pod, pod, client),
+	}
 	for _, c := range []struct {
 		name    string
 		all     []Observation
@@ -73,6 +77,7 @@ func TestFollow(t *testing.T) {
 		{"answered", append(append(first, second...), home), nil, Answered, "delivered node-2, 2 hops"},
 		{"answered, from the node itself", append(own, home), nil, Answered, "delivered node-2, 2 hops"},
 		{"a node calls the other node", later, nil, Answered, "delivered node-1, 2 hops"},
+		{"a node's socket is aimed at an endpoint", early, nil, Answered, "delivered node-1, 2 hops"},
 		{"the second node was not watched", first, []string{"node-2"}, Silent, "not-watched node-1, 1 hops"},
 		{"lost between the nodes", append(first, home), nil, Silent, "lost node-1 → node-2, 1 hops"},
 		{"no answer", append(append(first, second...), home), nil, Silent, "unanswered node-2, 2 hops"},
