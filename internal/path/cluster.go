@@ -22,6 +22,15 @@ type Cluster struct {
 	Pods        map[api.Name]*Pod
 	Nodes       map[string]*Node
 	Policies    *networkpolicy.Cluster
+	// Announced has what the speakers of load balancers report, by address. Nothing is known of other addresses.
+	Announced map[netip.Addr]Announcement
+}
+
+// An Announcement says who makes the network lead an address to it.
+type Announcement struct {
+	Nodes  []string // sorted
+	How    string   // "l2 by eth0"
+	Reason string   // why nobody does, without Nodes
 }
 
 // A Service is a Service as people write it, next to the part that the nodes serve.

@@ -49,6 +49,7 @@ const (
 	NoPodCIDR       Code = "NoPodCIDR"
 	Unassigned      Code = "UnassignedClusterIP"
 	Excluded        Code = "Excluded"
+	NotAnnounced    Code = "NotAnnounced"
 )
 
 func addrPort(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }

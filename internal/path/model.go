@@ -97,6 +97,7 @@ type Kind string
 // The kinds.
 const (
 	KindDNS        Kind = "dns"
+	KindAnnounce   Kind = "announce" // which node the network leads an address to
 	KindService    Kind = "service"
 	KindEndpoint   Kind = "endpoint"
 	KindNAT        Kind = "nat"

@@ -30,7 +30,7 @@ func facts(n kube.Node) service.Node {
 	return service.Node{Settings: s, OwnAddrs: service.NewAddrSet(n.Addrs...), Limits: service.DefaultLimits()}
 }
 
-// cluster reads objects next to those of base.yaml. The lines before them are settings: mode, pod-network, not-enforced.
+// cluster reads objects next to those of base.yaml. The lines before them are settings: mode, pod-network, not-enforced, announced.
 func cluster(t *testing.T, settings, objects string) *path.Cluster {
 	t.Helper()
 	base, err := os.ReadFile("testdata/base.yaml")
@@ -51,6 +51,16 @@ func cluster(t *testing.T, settings, objects string) *path.Cluster {
 			c.PodNetwork = value
 		case "not-enforced":
 			c.NotEnforced = value
+		case "announced": // ADDRESS NODE,… HOW, or ADDRESS - REASON
+			f := strings.SplitN(value, " ", 3)
+			a := path.Announcement{Nodes: strings.Split(f[1], ","), How: f[2]}
+			if f[1] == "-" {
+				a = path.Announcement{Reason: f[2]}
+			}
+			if c.Announced == nil {
+				c.Announced = map[netip.Addr]path.Announcement{}
+			}
+			c.Announced[netip.MustParseAddr(f[0])] = a
 		}
 	}
 	return c

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
@@ -46,8 +47,9 @@ func Predict(c *Cluster, q Question) (*Path, error) {
 	var first *Node
 	if !p.ended {
 		p.choosePlace()
-		first = p.node
-		p.travel()
+		if first = p.node; !p.ended {
+			p.travel()
+		}
 	}
 	p.explainName()
 	for i := range p.out.Steps {
@@ -170,9 +172,14 @@ func (p *predictor) choosePlace() {
 		p.node = n
 		return
 	}
-	// Which node an address of a load balancer leads to is not in the objects. A node that has nothing for the packet is
-	// not announced, so the first node that forwards it stands for all.
 	all := p.nodes()
+	if a, ok := p.Announced[p.dst.Addr()]; ok {
+		if all = p.announcers(a); len(all) == 0 {
+			return
+		}
+	}
+	// Which node gets the packet of several that may, the objects do not say. A node that has nothing for the packet is not
+	// announced, so the first node that forwards it stands for all.
 	for _, n := range all {
 		if service.Lookup(p.table(n), p.packet(n)).Action == service.Forward {
 			p.node = n
@@ -185,6 +192,27 @@ func (p *predictor) choosePlace() {
 	if p.node != nil && len(all) > 1 {
 		p.out.NotLooked = append(p.out.NotLooked, "which node the network leads "+p.dst.Addr().String()+" to")
 	}
+}
+
+// announcers adds the step that leads the packet to a node, and returns the nodes that announce its address.
+func (p *predictor) announcers(a Announcement) (all []*Node) {
+	for _, name := range a.Nodes {
+		if n := p.Nodes[name]; n != nil {
+			all = append(all, n)
+		}
+	}
+	addr := p.dst.Addr().String()
+	if len(all) == 0 {
+		p.finding(NotAnnounced, Fatal, "fairway status --load-balancers", "Nobody announces %s: %s.", addr, cmp.Or(a.Reason, "no speaker reports it"))
+		p.step(Step{Kind: KindAnnounce, State: Dropped, Text: "nobody announces " + addr, Reason: reason(NotAnnounced, a.Reason)})
+		return nil
+	}
+	verb := " announces "
+	if len(a.Nodes) > 1 {
+		verb = " announce "
+	}
+	p.step(Step{Kind: KindAnnounce, State: Accepted, Text: strings.Join(a.Nodes, ", ") + verb + addr, Detail: a.How})
+	return all
 }
 
 // packet returns the packet as a node sees it.

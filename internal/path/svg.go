@@ -110,7 +110,7 @@ func (p *Path) boxes() []pictureBox {
 	}
 	all := []pictureBox{client}
 	for _, s := range p.Steps {
-		name := cmp.Or(map[Kind]string{KindDNS: "name", KindService: "service"}[s.Kind], s.Node)
+		name := cmp.Or(placeless[s.Kind], s.Node)
 		if all[len(all)-1].name != name || len(all) == 1 {
 			all = append(all, pictureBox{name: name})
 		}

@@ -110,11 +110,14 @@ var verdictWords = map[State]string{
 	Sometimes: "some endpoints get it, some do not",
 }
 
+// placeless are the labels of steps that are on no node.
+var placeless = map[Kind]string{KindDNS: "name", KindAnnounce: "network", KindService: "service"}
+
 func (t *writer) steps(p *Path) {
 	last := ""
 	shown := false
 	for _, s := range p.Steps {
-		label := cmp.Or(map[Kind]string{KindDNS: "name", KindService: "service"}[s.Kind], s.Node)
+		label := cmp.Or(placeless[s.Kind], s.Node)
 		if label == last {
 			t.step("", s)
 		} else {

@@ -72,6 +72,9 @@ func (w *walk) tools(dir string) {
 	if err == nil {
 		err = os.Symlink(built.lab, filepath.Join(dir, "kubectl"))
 	}
+	if err == nil {
+		err = os.Symlink(built.fairway, filepath.Join(dir, "fairway"))
+	}
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -52,8 +52,10 @@ func TestPaths(t *testing.T) {
 			l.run("kubectl", "-n", "shop", "wait", "--for=jsonpath={.endpoints[0].conditions.ready}=true", "endpointslice", "-l", "kubernetes.io/service-name in (web,far,closed,balanced,local)", "--timeout=30s")
 			l.run("kubectl", "-n", "shop", "wait", "--for=jsonpath={.status.loadBalancer.ingress[0].ip}", "service/balanced", "service/local", "--timeout=30s")
 			config := filepath.Join(l.dir(), "kubeconfig")
-			l.asked(config, 0, "Predicted, and seen", "outside:"+c.outside, "svc/balanced")
-			l.asked(config, 0, "Predicted, and seen", "outside:"+c.outside, "svc/local")
+			for _, name := range []string{"svc/balanced", "svc/local"} {
+				l.asked(config, 0, "✓ node-", "outside:"+c.outside, name) // the network step: which node announces it
+				l.asked(config, 0, "Predicted, and seen", "outside:"+c.outside, name)
+			}
 			l.pathPairs(config, c.outside, "svc/web", "node/node-1:30080", "pod/web-2:80", "svc/balanced", "svc/local")
 			if c.name == "userspace" {
 				l.sentence(config, 0, "seen as far as the proxy", "pod/cart", "svc/web", "--each")

@@ -135,7 +135,7 @@ func (q *question) run(ctx, whole context.Context, e command.Env, a *agent.Tool,
 	if err != nil {
 		return err
 	}
-	cluster, err := q.cluster(ctx, e, a)
+	cluster, err := q.cluster(ctx, e, a, from.Kind == "Outside")
 	if err != nil {
 		return err
 	}
@@ -215,8 +215,8 @@ func isTerminal(w io.Writer) bool {
 	return err == nil
 }
 
-// cluster reads the objects, and adds the settings of the agents.
-func (q *question) cluster(ctx context.Context, e command.Env, a *agent.Tool) (*path.Cluster, error) {
+// cluster reads the objects, and adds the settings of the agents, and for a client outside what the speakers announce.
+func (q *question) cluster(ctx context.Context, e command.Env, a *agent.Tool, outside bool) (*path.Cluster, error) {
 	objects, notEnforced, err := q.objects(ctx, e, a)
 	if err != nil {
 		return nil, err
@@ -230,6 +230,9 @@ func (q *question) cluster(ctx context.Context, e command.Env, a *agent.Tool) (*
 	c.PodNetwork, c.NotEnforced = a.Config.PodNetwork, notEnforced
 	if slices.Contains(datapath.Modes(), a.Config.Mode) {
 		c.Mode = a.Config.Mode
+	}
+	if outside && len(q.files) == 0 {
+		c.Announced = announcements(ctx, a.Connection())
 	}
 	return c, nil
 }
