@@ -26,6 +26,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/edge"
 	"github.com/fairway-net/fairway/internal/command/gateway"
 	"github.com/fairway-net/fairway/internal/command/inspect"
+	"github.com/fairway-net/fairway/internal/command/page"
 	"github.com/fairway-net/fairway/internal/command/path"
 	"github.com/fairway-net/fairway/internal/command/speaker"
 	"github.com/fairway-net/fairway/internal/text"
@@ -98,6 +99,7 @@ func newRoot(e command.Env) *cobra.Command {
 		inspect.NewDump(e),
 		inspect.NewDoctor(e),
 		inspect.NewExplain(e),
+		page.New(e),
 		inspect.NewPathNode(e),
 		path.New(e),
 		inspect.NewPolicy(e),

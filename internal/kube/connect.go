@@ -80,6 +80,15 @@ func noticeDeadConnections() error {
 	return nil
 }
 
+// Server returns the URL of the API server; "" if there is none.
+func (c Connection) Server() string {
+	cfg, err := c.restConfig(serviceAccount)
+	if err != nil {
+		return ""
+	}
+	return cfg.Host
+}
+
 func (c Connection) restConfig(account string) (*rest.Config, error) {
 	if err := c.checkMaster(); err != nil {
 		return nil, err

@@ -51,6 +51,19 @@ func (s *Store) ReadOnce(ctx context.Context, synced <-chan struct{}, advice str
 	}
 }
 
+// Unread returns why a consumer does not see the present objects, for a person: the error of ReadOnce. It returns nil if it
+// sees them. With late, lists of which nothing is known count as not answered.
+func (s *Store) Unread(late bool, advice string) error {
+	awaited := slices.DeleteFunc(s.Troubles(), func(t Trouble) bool { return t.Without != "" || time.Since(t.Since) < troublePause })
+	switch {
+	case late && len(awaited) == 0:
+		return unanswered(nil, context.DeadlineExceeded, advice)
+	case len(awaited) > 0:
+		return unanswered(awaited, nil, advice)
+	}
+	return nil
+}
+
 // unanswered returns the error of a command that could not read the API server, after its time was up or at once.
 func unanswered(all []Trouble, timeUp error, advice string) error {
 	why := Unreadable(all)

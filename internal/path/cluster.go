@@ -36,6 +36,7 @@ type Announcement struct {
 // A Service is a Service as people write it, next to the part that the nodes serve.
 type Service struct {
 	*service.Service
+	Type         string // "ClusterIP", "NodePort", "LoadBalancer", "ExternalName"
 	Headless     bool
 	ExternalName string
 	Selector     map[string]string // empty: the endpoints are not made from pods

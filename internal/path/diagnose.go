@@ -193,7 +193,7 @@ func (p *predictor) explainNoEndpoints(s *Service, f *service.Frontend) {
 	running := slices.ContainsFunc(all, func(x *Pod) bool { return x.runs() })
 	why := ""
 	for _, pod := range all {
-		if text := pod.unready(); text != "" && why == "" {
+		if text := pod.Unready(); text != "" && why == "" {
 			why = ": " + pod.Name.Name + " " + text
 			if strings.HasPrefix(text, "its ") {
 				why = ": " + pod.Name.Name + "'s " + strings.TrimPrefix(text, "its ")
@@ -285,8 +285,8 @@ func (p *Pod) runs() bool {
 	return p.Phase == "Running" && slices.ContainsFunc(p.Containers, func(c Container) bool { return c.Waiting == "" })
 }
 
-// unready says why a pod is not ready, or "".
-func (p *Pod) unready() string {
+// Unready says why a pod is not ready, or "".
+func (p *Pod) Unready() string {
 	for _, c := range p.Containers {
 		switch {
 		case c.Waiting != "" && c.Exited:

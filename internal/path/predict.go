@@ -361,7 +361,7 @@ func (p *predictor) exclusionText(why service.Exclusion, x service.Explanation) 
 	switch why {
 	case service.NotReady:
 		if pod != nil {
-			if text := pod.unready(); text != "" {
+			if text := pod.Unready(); text != "" {
 				return "not ready: " + text
 			}
 		}

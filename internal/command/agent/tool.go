@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent/config"
@@ -23,6 +24,23 @@ type Tool struct {
 	Config *config.Config
 	Log    *slog.Logger
 	as     *agent
+	person *kube.Connection // nil: the configuration's
+}
+
+// ToolFor decides as the cluster's agents do by the settings in their ConfigMap, for a command with a connection of its
+// own. Without the ConfigMap the defaults count.
+func ToolFor(ctx context.Context, e command.Env, c kube.Connection) (*Tool, error) {
+	settings, err := kube.AgentSettings(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := config.NewToolFlags(pflag.NewFlagSet("tool", pflag.ContinueOnError)).Load(config.ArgsOf(settings))
+	if err != nil {
+		return nil, fmt.Errorf("settings in ConfigMap kube-system/fairway-agent: %w", err)
+	}
+	cfg.Person = true
+	as := &agent{cfg: cfg, env: e, log: command.NewLog(e.Stderr, slog.LevelError)}
+	return &Tool{Config: cfg, Log: as.log, as: as, person: &c}, nil
 }
 
 // As makes c run f with the agent's configuration: the flags of the agent in this pod, if one runs, else the settings of
@@ -56,7 +74,12 @@ func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string
 func (t *Tool) Modes() modes.Options { return t.as.modeOptions() }
 
 // Connection returns the agent's way to the API server.
-func (t *Tool) Connection() kube.Connection { return t.as.connection() }
+func (t *Tool) Connection() kube.Connection {
+	if t.person != nil {
+		return *t.person
+	}
+	return t.as.connection()
+}
 
 // Wanted is the table of the API server's objects at one moment, with its inputs.
 type Wanted struct {

@@ -33,6 +33,7 @@ type prober struct {
 	agents  []kube.AgentPod
 	// exec runs path-node in an agent's pod.
 	exec func(ctx context.Context, p kube.AgentPod, in io.Reader, out io.Writer) error
+	seen func(trace.Observation) // as remote.Plan has it
 }
 
 // newProber finds the agents.
@@ -169,7 +170,7 @@ func (p *prober) live(ctx context.Context, predicted *path.Path, limit time.Dura
 func (p *prober) send(ctx context.Context, orders []trace.Order, live func(context.Context) trace.Heard) (remote.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit+orders[0].For)
 	defer cancel()
-	return remote.Probe(ctx, remote.Plan{Orders: orders, Send: live, Transport: func(ctx context.Context, node string, in io.Reader, out io.Writer) error {
+	return remote.Probe(ctx, remote.Plan{Orders: orders, Send: live, Seen: p.seen, Transport: func(ctx context.Context, node string, in io.Reader, out io.Writer) error {
 		pod, err := kube.AgentOn(p.agents, node)
 		if err != nil {
 			return err

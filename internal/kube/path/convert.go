@@ -99,7 +99,7 @@ func (o *Objects) addPolicies(c *path.Cluster) {
 
 func convertService(o *corev1.Service) *path.Service {
 	s := &path.Service{
-		Service: kube.ConvertService(o), Selector: o.Spec.Selector,
+		Service: kube.ConvertService(o), Type: string(cmp.Or(o.Spec.Type, corev1.ServiceTypeClusterIP)), Selector: o.Spec.Selector,
 		Headless:   o.Spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(o.Spec.ClusterIPs, corev1.ClusterIPNone),
 		ClusterDNS: o.Namespace == "kube-system" && o.Labels[dnsLabel] == dnsValue && o.Spec.ClusterIP != corev1.ClusterIPNone,
 	}

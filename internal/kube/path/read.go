@@ -50,14 +50,8 @@ func Read(ctx context.Context, client kubernetes.Interface, custom dynamic.Inter
 		{"namespaces", pages(ctx, client.CoreV1().Namespaces().List, func(l *corev1.NamespaceList) { o.Namespaces = append(o.Namespaces, l.Items...) })},
 		{"networkpolicies", pages(ctx, client.NetworkingV1().NetworkPolicies("").List, func(l *networkingv1.NetworkPolicyList) { o.Policies = append(o.Policies, l.Items...) })},
 	} {
-		for options := (metav1.ListOptions{Limit: pageSize}); ; {
-			next, err := kind.list(options)
-			if err != nil {
-				return nil, fmt.Errorf("list %s: %w", kind.name, text.RequestError(err))
-			}
-			if options.Continue = next; next == "" {
-				break
-			}
+		if err := eachPage(kind.list); err != nil {
+			return nil, fmt.Errorf("list %s: %w", kind.name, text.RequestError(err))
 		}
 	}
 	ranges, err := client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})

@@ -34,6 +34,8 @@ type Plan struct {
 	// Send sends the probe if no order does, for example from this machine. Nil: no probe is sent, and the nodes watch
 	// live traffic until ctx ends or a node's order does.
 	Send func(ctx context.Context) trace.Heard
+	// Seen is called for each observation as it arrives, by one goroutine a node. It may be nil.
+	Seen func(trace.Observation)
 }
 
 // A Result is what the nodes saw.
@@ -54,6 +56,7 @@ func Probe(ctx context.Context, p Plan) (Result, error) {
 	var nodes []*remoteNode
 	for _, o := range p.Orders {
 		n := newNode(o)
+		n.seen = p.Seen
 		nodes = append(nodes, n)
 		running.Go(func() { n.run(ctx, p.Transport) })
 	}
@@ -176,6 +179,7 @@ type remoteNode struct {
 	armed  chan struct{}
 	heard  chan trace.Heard
 	ended  chan struct{}
+	seen   func(trace.Observation)
 
 	about        trace.Armed
 	done         trace.Done
@@ -235,6 +239,9 @@ func (n *remoteNode) read(out io.Reader) {
 		case l.Observation != nil:
 			l.Observation.Node = n.order.Node
 			n.observations = append(n.observations, *l.Observation)
+			if n.seen != nil {
+				n.seen(*l.Observation)
+			}
 		case l.Done != nil:
 			n.done = *l.Done
 			n.done.Node = n.order.Node
