@@ -3,6 +3,7 @@ package conformance
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
@@ -15,6 +16,7 @@ import (
 // keep their other ports.
 func (s suite) attracted(t testing.TB) {
 	r := sixRig(t, s)
+	r.asksTooEarly()
 	w := &scenario.World
 	frontend := func(addr netip.Addr, loadBalancer, onNode bool) *service.Frontend {
 		f := web("web", netip.AddrPortFrom(addr, 80).String(), api.TCP)
@@ -62,5 +64,26 @@ func (r *rig) goesRoundOnce(from scenario.Place, to netip.Addr, what string) {
 	}
 	if n := forwarded(); n != want {
 		r.t.Errorf("the router forwarded a packet (%s) from %s to %v %d times, want %d", what, from.Name, to, n, want)
+	}
+}
+
+// asksTooEarly: a pod connects to an address before a Service has it, so its first packet leaves the node untranslated.
+// conntrack then translates none of its next packets. A refusal would end the client's connection. Package flow deletes
+// the entry, and the client's next packet is translated.
+func (r *rig) asksTooEarly() {
+	to := netip.MustParseAddrPort("192.0.2.7:80")
+	seen := r.net.Fabric.CountDropped(to.Addr())
+	report(r.t, r.sync(tableOf()))
+	done := make(chan testnet.Answer, 1)
+	go func() { done <- r.hosts[scenario.World.Pod.V4].Ask("tcp", to, 3*time.Second) }() // the client tries again after a second
+	for end := time.Now().Add(r.suite.patience); seen() == 0; {
+		if time.Now().After(end) {
+			r.t.Fatal("no packet of the pod left the node")
+		}
+	}
+	f := web("early", to.String(), api.TCP, 0)
+	report(r.t, r.sync(tableOf(f)))
+	if got := <-done; got.Outcome == testnet.Refused {
+		r.t.Errorf("a pod that asked for an address before its Service was there is refused")
 	}
 }

@@ -268,7 +268,7 @@ func (s *slow) attracted(t *service.Table) (all []string) {
 	for _, f := range t.Sorted() {
 		if f.OwnsAddress() {
 			to := fmt.Sprintf("%s daddr %v ct state new", family(f.Addr.Addr()), f.Addr.Addr())
-			all = append(all, to+" meta l4proto tcp reject with tcp reset", to+" reject")
+			all = append(all, to+" ct status confirmed drop", to+" meta l4proto tcp reject with tcp reset", to+" reject") // a confirmed one is older than the address
 		}
 	}
 	return all

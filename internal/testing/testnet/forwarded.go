@@ -15,17 +15,27 @@ import (
 // CountForwarded begins to count the packets to an address that the namespace forwards. count waits until their number
 // has not changed for settle, and returns it. The next call of CountForwarded ends the count before it.
 func (n *Namespace) CountForwarded(to netip.Addr) (count func() int) {
+	return n.count("watch", "forward", to, "")
+}
+
+// CountDropped drops the packets to an address as they come in, and counts them as CountForwarded does.
+func (n *Namespace) CountDropped(to netip.Addr) (count func() int) {
+	return n.count("dropped", "prerouting", to, "drop")
+}
+
+// count adds a table with a counter.
+func (n *Namespace) count(table, hook string, to netip.Addr, verdict string) func() int {
 	family := "ip6"
 	if to.Is4() {
 		family = "ip"
 	}
-	n.nft("table inet watch; delete table inet watch; table inet watch { counter forwarded { }; chain forward { "+
-		"type filter hook forward priority 0; %s daddr %v counter name forwarded; }; }", family, to)
+	n.nft("table inet %s; delete table inet %[1]s; table inet %[1]s { counter seen { }; chain at { "+
+		"type filter hook %s priority 0; %s daddr %v counter name seen %s; }; }", table, hook, family, to, verdict)
 	return func() (packets int) {
 		for last := -1; packets != last; {
 			last = packets
 			time.Sleep(settle)
-			out := n.nft("list counter inet watch forwarded")
+			out := n.nft("list counter inet %s seen", table)
 			_, number, _ := strings.Cut(out, "packets ")
 			if _, err := fmt.Sscan(number, &packets); err != nil {
 				n.t.Fatalf("counter %q: %v", out, err)
