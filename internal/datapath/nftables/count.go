@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -127,16 +128,17 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 	})
 }
 
-// Counts implements datapath.Datapath. Before the first Sync it is empty.
+// Counts implements datapath.Datapath. Before the first Sync it has the frontends of the last Adopt.
 func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count, error) {
 	all := map[api.PortName]datapath.Count{}
-	if d.state == nil {
+	held := cmp.Or(d.state, d.adopted)
+	if held == nil {
 		return all, nil
 	}
 	r := reader{d.syncer.Reader(ctx), nil}
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, e nft.Element) {
-			h := d.state.frontends[k]
+			h := held.frontends[k]
 			if h == nil {
 				return
 			}

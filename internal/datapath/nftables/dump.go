@@ -19,7 +19,12 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	return d.syncer.Adopt(ctx, d.table == nil, (*state).table)
+	return d.syncer.Adopt(ctx, d.table == nil, func(s *state) (*service.Table, error) {
+		if d.state == nil {
+			d.adopted = s
+		}
+		return s.table()
+	})
 }
 
 // table translates the state to a Table.

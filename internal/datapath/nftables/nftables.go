@@ -57,6 +57,7 @@ type Datapath struct {
 	syncer     *nftset.Syncer[*state]
 	table      *service.Table      // the table in the kernel; nil: unknown, the next Sync reads the kernel
 	state      *state              // the same as elements
+	adopted    *state              // what Adopt read before the first Sync
 	pruneAgain map[affinityID]bool // the affinity IDs that the next Check prunes
 }
 
@@ -121,6 +122,6 @@ func (d *Datapath) Close() { d.forget() }
 
 // forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
-	d.table, d.state = nil, nil
+	d.table, d.state, d.adopted = nil, nil, nil
 	d.syncer.Forget()
 }

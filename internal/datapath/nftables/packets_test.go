@@ -3,6 +3,7 @@ package nftables_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -300,6 +301,9 @@ func TestCounts(t *testing.T) {
 		}
 		c.Close()
 		counts := n.counts()
+		if read := n.countsElsewhere(); !maps.Equal(read, counts) {
+			t.Errorf("traffic %v: another process counts %v, not %v", traffic, read, counts)
+		}
 		if c := counts[refuses.Service]; c.Rejects != 3 || c.Connections != 0 || c.Drops != 0 {
 			t.Errorf("traffic %v: refused thrice: %+v", traffic, c)
 		}
@@ -361,6 +365,27 @@ func TestCountsStay(t *testing.T) {
 	if c := n.counts()[web.Service]; c.Connections != 1 {
 		t.Errorf("after counting began anew: %+v", c)
 	}
+}
+
+// countsElsewhere returns the counts as a process reads them that has only adopted the rules.
+func (n *node) countsElsewhere() (all map[api.PortName]datapath.Count) {
+	n.t.Helper()
+	err := n.host.Do(func() error {
+		dp, err := nftables.New(nftables.Config{})
+		if err != nil {
+			return err
+		}
+		defer dp.Close()
+		if _, err := dp.Adopt(context.Background()); err != nil {
+			return err
+		}
+		all, err = dp.Counts(context.Background())
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return all
 }
 
 func (n *node) counts() (all map[api.PortName]datapath.Count) {

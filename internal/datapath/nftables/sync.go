@@ -78,6 +78,7 @@ func (d *Datapath) readKernel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.adopted = nil
 	if d.state = held; fresh {
 		clear(d.state.shared)
 		for v, chain := range d.state.chains {

@@ -99,6 +99,39 @@ func (t *Table) Audit(ctx context.Context, protos []api.Proto, wrong func(Entry)
 	return entries, err
 }
 
+// ErrEnough ends Each before the end of the table.
+var ErrEnough = errors.New("enough entries")
+
+// Each calls f for each entry of the zone until f returns an error, and returns the number of entries in the table. An
+// Entry is valid until f returns. It keeps none in memory. If f returns ErrEnough, Each returns no error.
+func (t *Table) Each(ctx context.Context, f func(Entry) error) (entries int, err error) {
+	defer func() {
+		if err != nil {
+			t.Close() // the socket may hold unread answers
+		}
+		if errors.Is(err, ErrEnough) {
+			err = nil
+		}
+	}()
+	if err := t.connect(); err != nil {
+		return 0, err
+	}
+	if entries, err = t.socket.count(ctx); err != nil || entries == 0 {
+		return entries, err
+	}
+	for _, is4 := range []bool{true, false} {
+		if err := t.socket.stream(ctx, filter{is4: is4}.request(t.filterAttr), func(msg []byte) error {
+			if e, ok := parse(msg); ok && e.in(t.cfg.Zone) {
+				return f(Entry{e})
+			}
+			return nil
+		}); err != nil {
+			return entries, err
+		}
+	}
+	return entries, nil
+}
+
 // Remove deletes entries, and returns how many of them still existed.
 func (t *Table) Remove(ctx context.Context, all []Entry) (deleted int, err error) {
 	return t.each(ctx, "delete", all, entry.deletion)

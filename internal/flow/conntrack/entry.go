@@ -38,6 +38,10 @@ func (e Entry) ID() uint32 {
 // Mark returns the entry's mark.
 func (e Entry) Mark() uint32 { return e.mark }
 
+// Bytes returns the bytes of both directions. counted is false if the kernel did not count them, because accounting was
+// off when the entry was made.
+func (e Entry) Bytes() (n uint64, counted bool) { return e.bytes, e.counted }
+
 // Answered reports whether the entry has seen a packet of the reply direction.
 func (e Entry) Answered() bool { return e.status&statusSeenReply != 0 }
 

@@ -23,10 +23,14 @@ const (
 	ctaProtoInfo  = 4
 	ctaTimeout    = 7
 	ctaMark       = 8
+	ctaCountOrig  = 9
+	ctaCountReply = 10
 	ctaID         = 12
 	ctaZone       = 18
 	ctaMarkMask   = 21
 	ctaFilter     = 25
+
+	ctaCountersBytes = 2
 
 	ctaProtoInfoTCP      = 1
 	ctaProtoInfoTCPState = 1
@@ -184,6 +188,8 @@ type entry struct {
 	id          uint32 // in the byte order of the message
 	status      uint32
 	mark        uint32
+	bytes       uint64 // of both directions
+	counted     bool   // the kernel counts the entry's bytes
 	state       byte   // the state of TCP
 	raw         []byte // the reply tuple as received
 }
@@ -240,6 +246,8 @@ func parse(b []byte) (e entry, ok bool) {
 			e.mark = be32(data)
 		case ctaProtoInfo:
 			e.state = parseState(data)
+		case ctaCountOrig, ctaCountReply:
+			e.bytes, e.counted = e.bytes+parseBytes(data), true
 		}
 	}
 	return e, hasID && e.orig.complete() && e.reply.complete()
@@ -298,6 +306,16 @@ func parseState(b []byte) (state byte) {
 		}
 	}
 	return state
+}
+
+// parseBytes returns the bytes of one direction.
+func parseBytes(b []byte) uint64 {
+	for typ, data := range attrs(b) {
+		if typ == ctaCountersBytes && len(data) == 8 {
+			return binary.BigEndian.Uint64(data)
+		}
+	}
+	return 0
 }
 
 func be32(b []byte) uint32 {

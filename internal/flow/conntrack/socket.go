@@ -58,6 +58,14 @@ func (s *socket) close() { _ = s.file.Close() }
 // header. The bytes are valid until each returns. After an error the caller must close s, because it may have unread
 // answers.
 func (s *socket) dump(ctx context.Context, m message, each func([]byte)) error {
+	return s.stream(ctx, m, func(msg []byte) error {
+		each(msg)
+		return nil
+	})
+}
+
+// stream is dump with an end: the first error of each ends it.
+func (s *socket) stream(ctx context.Context, m message, each func([]byte) error) error {
 	return netlink.Within(ctx, s.file, func() error {
 		s.seq++
 		if err := s.send(m.finish(s.seq)); err != nil {
@@ -71,7 +79,7 @@ func (s *socket) dump(ctx context.Context, m message, each func([]byte)) error {
 					done = true
 					return status(body)
 				default:
-					each(body)
+					return each(body)
 				}
 				return nil
 			})

@@ -412,3 +412,36 @@ func TestSilence(t *testing.T) {
 		t.Errorf("the next question: %v", err)
 	}
 }
+
+// TestEach: Each reads every entry of the zone once, says how many the table has, and ends when it is told to.
+func TestEach(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
+	w.create(
+		want{proto: api.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")},
+		want{proto: api.UDP, client: ap("10.9.9.9:4001"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53"), zone: 7},
+		want{proto: api.UDP, client: ap("[fd00::9]:4000"), to: ap("[fd00:96::10]:53"), by: ap("[fd00:1::5]:53")},
+	)
+	for _, limit := range []int{3, 1} {
+		var seen []netip.AddrPort
+		w.do(func() error {
+			n, err := w.Each(t.Context(), func(e Entry) error {
+				seen = append(seen, e.Frontend())
+				if _, counted := e.Bytes(); counted {
+					t.Errorf("%v has bytes, and accounting is off", e.Frontend())
+				}
+				if len(seen) == limit {
+					return ErrEnough
+				}
+				return nil
+			})
+			if n != 3 {
+				t.Errorf("%d entries in the table, want 3", n)
+			}
+			return err
+		})
+		if len(seen) != min(limit, 2) {
+			t.Errorf("limit %d: seen %v", limit, seen)
+		}
+	}
+}
