@@ -72,7 +72,7 @@ var law = []floor{
 var pure = []string{
 	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "gateway", "loadbalancer/ipam", "loadbalancer/announce",
 	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "dns/names", "operate/doctor", "testing/policytest",
-	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path", "path/trace",
+	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path", "path/trace", "flow/top",
 }
 
 // kubernetes are packages that may import Kubernetes' modules, with the reason.
