@@ -29,6 +29,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/page"
 	"github.com/fairway-net/fairway/internal/command/path"
 	"github.com/fairway-net/fairway/internal/command/speaker"
+	"github.com/fairway-net/fairway/internal/command/top"
 	"github.com/fairway-net/fairway/internal/text"
 )
 
@@ -109,6 +110,8 @@ func newRoot(e command.Env) *cobra.Command {
 		cluster.NewInstall(e),
 		cluster.NewRollback(e),
 		cluster.NewStatus(e),
+		top.New(e),
+		top.NewNode(e),
 		cluster.NewUninstall(e),
 		cluster.NewUpgrade(e),
 		newVersion(e),

@@ -44,6 +44,7 @@ type Frame struct {
 	Time      time.Time `json:"time"`
 	Namespace string    `json:"namespace,omitempty"` // empty: all
 	Service   string    `json:"service,omitempty"`   // of the endpoints
+	Filter    string    `json:"filter,omitempty"`
 	// Nodes is the number of nodes whose figures count, of Of that were asked.
 	Nodes int   `json:"nodes"`
 	Of    int   `json:"of"`
@@ -85,7 +86,7 @@ func (r *Row) Name() string {
 
 // Frame returns the rows at a time.
 func (v *View) Frame(now time.Time, q Query) Frame {
-	f := Frame{Time: now, Namespace: q.Namespace, Nodes: v.Answered(now), Of: len(v.nodes), Notes: v.notes(now)}
+	f := Frame{Time: now, Namespace: q.Namespace, Filter: q.Filter, Nodes: v.Answered(now), Of: len(v.nodes), Notes: v.notes(now)}
 	if f.Notes == nil {
 		f.Notes = []string{}
 	}

@@ -192,6 +192,10 @@ func plural(n int, noun string) string {
 // Nothing says that the Frame has no row, and what to do.
 func (f *Frame) Nothing() string {
 	switch {
+	case f.Nodes == 0:
+		return "No node has answered yet."
+	case f.Filter != "":
+		return fmt.Sprintf("No row has %q in its name.", f.Filter)
 	case f.Service != "":
 		return fmt.Sprintf("No connection to Service %s/%s on these nodes.", f.Namespace, f.Service)
 	case f.Namespace != "":
