@@ -16,6 +16,7 @@ func TestEachCommand(t *testing.T) {
 		"fairway doctor":   "../../internal/operate/doctor/testdata/report.table",
 		"fairway diff":     "../../internal/command/inspect/testdata/listing/diff.table", // a working lab has no difference
 		"fairway path":     "../../internal/path/testdata/00-delivered.txtar",            // and ../../internal/command/path
+		"fairway top":      "../../internal/flow/top/testdata/two-nodes.txtar",           // TestPathNode runs it with traffic
 		"fairway help":     "../../cmd/fairway/testdata/help/fairway.txt",
 		"fairway-lab help": "../cmd/fairway-lab/testdata/help/fairway-lab.txt",
 	}

@@ -93,6 +93,7 @@ func TestPathNode(t *testing.T) {
 	if out, err := u.tryFairway("dump", "--node", "node-3"); err == nil || !strings.Contains(out, `there is no node "node-3"`) {
 		t.Errorf("dump --node node-3: %v\n%s", err, out)
 	}
+	t.Run("top", func(t *testing.T) { testTop(t, l, endpoint.String()) })
 	for _, node := range []string{"node-1", "node-2"} {
 		if left := l.run("node", node, "--", "sh", "-c", "nft list tables; ip link"); strings.Contains(left, "fairway-path") || strings.Contains(left, "fwpath") {
 			t.Errorf("%s has left:\n%s", node, left)
