@@ -107,7 +107,7 @@ func (v *View) Frame(now time.Time, q Query) Frame {
 	return f
 }
 
-// serviceRows returns a row for each Service port with figures now, or since the View began.
+// serviceRows returns a row for each Service port that has connections now, or has had figures since the View began.
 func (v *View) serviceRows(now time.Time, namespace string) map[place]*Row {
 	rows := map[place]*Row{}
 	for name, t := range v.services {
@@ -127,7 +127,7 @@ func (v *View) serviceRows(now time.Time, namespace string) map[place]*Row {
 			}
 			r.add(got, n.last)
 		}
-		if r.Nodes > 0 || *t != (totals{}) {
+		if r.Connections+r.Unanswered > 0 || *t != (totals{}) {
 			r.addTotals(*t)
 			rows[place{service: name}] = r
 		}
