@@ -87,9 +87,6 @@ func (r *Row) Name() string {
 // Frame returns the rows at a time.
 func (v *View) Frame(now time.Time, q Query) Frame {
 	f := Frame{Time: now, Namespace: q.Namespace, Filter: q.Filter, Nodes: v.Answered(now), Of: len(v.nodes), Notes: v.notes(now)}
-	if f.Notes == nil {
-		f.Notes = []string{}
-	}
 	var rows map[place]*Row
 	if q.Service != (api.Name{}) {
 		f.Service, f.Namespace = q.Service.Name, q.Service.Namespace
@@ -116,7 +113,7 @@ func (v *View) serviceRows(now time.Time, namespace string) map[place]*Row {
 		}
 		r := newRow(name)
 		for _, n := range v.nodes {
-			if !v.counts(n, now) {
+			if !v.counts(&n.contact, now) {
 				continue
 			}
 			got, has := n.rows[name]
@@ -157,7 +154,7 @@ func (v *View) endpointRows(now time.Time, service api.Name) map[place]*Row {
 		return rows // no sample has them yet
 	}
 	for _, n := range v.nodes {
-		if !v.counts(n, now) {
+		if !v.counts(&n.contact, now) {
 			continue
 		}
 		for at, got := range n.endpoints {

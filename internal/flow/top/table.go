@@ -12,61 +12,63 @@ import (
 )
 
 // A column of the table. Numbers are on the right.
-type column struct {
+type column[R any] struct {
 	head   string
 	number bool
-	text   func(*Row) string
+	text   func(*R) string
 }
 
 // columns returns the columns for a Frame.
-func (f *Frame) columns(wide bool) (all []column) {
+func (f *Frame) columns(wide bool) (all []column[Row]) {
 	if f.Service == "" && f.Namespace == "" {
-		all = append(all, column{"NAMESPACE", false, func(r *Row) string { return r.Namespace }})
+		all = append(all, column[Row]{"NAMESPACE", false, func(r *Row) string { return r.Namespace }})
 	}
-	all = append(all, column{"SERVICE", false, func(r *Row) string {
+	all = append(all, column[Row]{"SERVICE", false, func(r *Row) string {
 		return strings.TrimPrefix(api.PortName{Name: api.Name{Name: r.Service}, Port: r.Port}.String(), "/")
 	}})
 	if f.Service != "" {
-		all = append(all, column{"ENDPOINT", false, func(r *Row) string { return r.Endpoint.String() }})
+		all = append(all, column[Row]{"ENDPOINT", false, func(r *Row) string { return r.Endpoint.String() }})
 	}
 	all = append(all,
-		column{"CONNECTIONS", true, func(r *Row) string { return strconv.Itoa(r.Connections) }},
-		column{"NEW/S", true, func(r *Row) string { return short(r.NewPerSecond) }},
-		column{"BYTES/S", true, func(r *Row) string { return short(r.BytesPerSecond) }})
+		column[Row]{"CONNECTIONS", true, func(r *Row) string { return strconv.Itoa(r.Connections) }},
+		column[Row]{"NEW/S", true, func(r *Row) string { return short(r.NewPerSecond) }},
+		column[Row]{"BYTES/S", true, func(r *Row) string { return short(r.BytesPerSecond) }})
 	if f.Service == "" {
 		all = append(all,
-			column{"REJECTS/S", true, func(r *Row) string { return short(r.RejectsPerSecond) }},
-			column{"DROPS/S", true, func(r *Row) string { return short(r.DropsPerSecond) }})
+			column[Row]{"REJECTS/S", true, func(r *Row) string { return short(r.RejectsPerSecond) }},
+			column[Row]{"DROPS/S", true, func(r *Row) string { return short(r.DropsPerSecond) }})
 	}
 	if f.Service != "" || wide {
-		all = append(all, column{"UNANSWERED", true, func(r *Row) string { return strconv.Itoa(r.Unanswered) }})
+		all = append(all, column[Row]{"UNANSWERED", true, func(r *Row) string { return strconv.Itoa(r.Unanswered) }})
 	}
 	if wide {
-		all = append(all, column{"NODES", true, func(r *Row) string { return strconv.Itoa(r.Nodes) }})
+		all = append(all, column[Row]{"NODES", true, func(r *Row) string { return strconv.Itoa(r.Nodes) }})
 	}
 	if wide && f.Service == "" {
 		all = append(all,
-			column{"NEW", true, func(r *Row) string { return sum(r.New) }},
-			column{"BYTES", true, func(r *Row) string { return sum(r.Bytes) }},
-			column{"REJECTS", true, func(r *Row) string { return sum(r.Rejects) }},
-			column{"DROPS", true, func(r *Row) string { return sum(r.Drops) }})
+			column[Row]{"NEW", true, func(r *Row) string { return sum(r.New) }},
+			column[Row]{"BYTES", true, func(r *Row) string { return sum(r.Bytes) }},
+			column[Row]{"REJECTS", true, func(r *Row) string { return sum(r.Rejects) }},
+			column[Row]{"DROPS", true, func(r *Row) string { return sum(r.Drops) }})
 	}
 	return all
 }
 
 // Lines returns the head and the rows of the table. If width is not 0, names are cut so that lines fit it.
-func (f *Frame) Lines(wide bool, width int) []string {
-	columns := f.columns(wide)
-	cells := make([][]string, 0, len(f.Rows)+1)
-	head := make([]string, len(columns))
+func (f *Frame) Lines(wide bool, width int) []string { return tableOf(f.columns(wide), f.Rows, width) }
+
+// tableOf returns the lines of a table.
+func tableOf[R any](columns []column[R], rows []R, width int) []string {
+	cells := make([][]string, 1, len(rows)+1)
+	numbers := make([]bool, len(columns))
 	for i, c := range columns {
-		head[i] = c.head
+		cells[0] = append(cells[0], c.head)
+		numbers[i] = c.number
 	}
-	cells = append(cells, head)
-	for i := range f.Rows {
+	for i := range rows {
 		row := make([]string, len(columns))
 		for j, c := range columns {
-			row[j] = c.text(&f.Rows[i])
+			row[j] = c.text(&rows[i])
 		}
 		cells = append(cells, row)
 	}
@@ -76,10 +78,10 @@ func (f *Frame) Lines(wide bool, width int) []string {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	fit(columns, widths, width)
+	fit(numbers, widths, width)
 	lines := make([]string, len(cells))
 	for i, row := range cells {
-		lines[i] = line(columns, widths, row)
+		lines[i] = line(numbers, widths, row)
 	}
 	return lines
 }
@@ -88,13 +90,13 @@ func (f *Frame) Lines(wide bool, width int) []string {
 const gap = 2
 
 // fit narrows the columns of names, the widest first, until a line fits.
-func fit(columns []column, widths []int, width int) {
+func fit(numbers []bool, widths []int, width int) {
 	const least = 8
 	for width > 0 {
 		total, widest := -gap, -1
 		for i, w := range widths {
 			total += w + gap
-			if !columns[i].number && w > least && (widest < 0 || w > widths[widest]) {
+			if !numbers[i] && w > least && (widest < 0 || w > widths[widest]) {
 				widest = i
 			}
 		}
@@ -105,7 +107,7 @@ func fit(columns []column, widths []int, width int) {
 	}
 }
 
-func line(columns []column, widths []int, row []string) string {
+func line(numbers []bool, widths []int, row []string) string {
 	var b strings.Builder
 	for i, cell := range row {
 		if i > 0 {
@@ -113,7 +115,7 @@ func line(columns []column, widths []int, row []string) string {
 		}
 		cell = cut(cell, widths[i])
 		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-		if columns[i].number {
+		if numbers[i] {
 			b.WriteString(pad + cell)
 		} else {
 			b.WriteString(cell + pad)
@@ -206,14 +208,16 @@ func (f *Frame) Nothing() string {
 
 // WriteTable writes the table for people. Names are whole, so lines may be long.
 func (f Frame) WriteTable(w io.Writer, wide bool) error {
+	return writeTable(w, f.Lines(wide, 0), f.Nothing(), f.Summary(), f.Notes)
+}
+
+func writeTable(w io.Writer, lines []string, nothing, summary string, notes []string) error {
 	var b strings.Builder
-	if len(f.Rows) == 0 {
-		b.WriteString(f.Nothing() + "\n")
-	} else {
-		b.WriteString(strings.Join(f.Lines(wide, 0), "\n") + "\n")
+	if len(lines) == 1 { // the head
+		lines[0] = nothing
 	}
-	b.WriteString("\n" + f.Summary() + "\n")
-	for _, n := range f.Notes {
+	b.WriteString(strings.Join(lines, "\n") + "\n\n" + summary + "\n")
+	for _, n := range notes {
 		b.WriteString(text.Indented(n, "") + "\n")
 	}
 	_, err := io.WriteString(w, b.String())

@@ -1,21 +1,18 @@
 package top
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A View joins the samples of the nodes. New returns one. It belongs to one goroutine.
 type View struct {
-	interval time.Duration
+	pace
 	nodes    map[string]*node
 	services map[api.PortName]*totals
 	// asked is the Service whose endpoints the samples have.
@@ -24,7 +21,7 @@ type View struct {
 
 // New returns a View of these nodes. interval is the time between two samples.
 func New(interval time.Duration, nodes []string) *View {
-	v := &View{interval: interval, nodes: map[string]*node{}, services: map[api.PortName]*totals{}}
+	v := &View{pace: pace(interval), nodes: map[string]*node{}, services: map[api.PortName]*totals{}}
 	for _, n := range nodes {
 		v.nodes[n] = &node{}
 	}
@@ -33,12 +30,8 @@ func New(interval time.Duration, nodes []string) *View {
 
 // A node is what a View knows of one node.
 type node struct {
-	last  *Sample // nil: it has not answered yet
-	at    time.Time
-	since time.Time // when it was first asked, or failed
-	err   string    // of the last attempt; empty: it works
-	// measured says that the last sample has rates.
-	measured bool
+	contact
+	last *Sample // nil: it has not answered yet
 	// rows have the rates from the last sample but one to the last.
 	rows      map[api.PortName]rates
 	endpoints map[place]rates
@@ -56,10 +49,6 @@ type totals struct{ New, Bytes, Rejects, Drops uint64 }
 
 // maxServices bounds the Service ports of a View.
 const maxServices = 100_000
-
-// lateAfter is the age at which a sample is called late, and goneAfter the age at which its figures do not count.
-func (v *View) lateAfter() time.Duration { return v.interval + max(v.interval, 2*time.Second) }
-func (v *View) goneAfter() time.Duration { return max(10*time.Second, 5*v.interval) }
 
 // Add takes a sample of a node. The endpoints in it are those of endpointsOf. A sample that is no sample is an error of
 // the node.
@@ -83,7 +72,8 @@ func (v *View) Add(name string, at time.Time, s *Sample, endpointsOf api.Name) {
 	hadEndpoints := was != nil && n.endpoints != nil
 	n.rows = v.compare(was, s)
 	n.endpoints = compareEndpoints(was, s, hadEndpoints)
-	n.last, n.at, n.err, n.measured = s, at, "", was != nil
+	n.last = s
+	n.answer(at, was != nil)
 }
 
 // follow makes the View expect the endpoints of another Service.
@@ -177,40 +167,20 @@ func (v *View) Fail(name string, at time.Time, why string) {
 		n = &node{}
 		v.nodes[name] = n
 	}
-	n.err = cmp.Or(printable(why), "it does not answer")
-	if n.since.IsZero() {
-		n.since = at
-	}
-}
-
-// printable returns the beginning of a text that a node may have written, without what a terminal obeys.
-func printable(text string) string {
-	const most = 200
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	return cut(strings.Join(strings.Fields(text), " "), most)
+	n.fail(at, why)
 }
 
 // Asked records that a node without a sample was asked.
 func (v *View) Asked(name string, at time.Time) {
-	if n := v.nodes[name]; n != nil && n.since.IsZero() {
-		n.since = at
+	if n := v.nodes[name]; n != nil {
+		n.asked(at)
 	}
-}
-
-// counts reports whether the figures of a node count.
-func (v *View) counts(n *node, now time.Time) bool {
-	return n.last != nil && now.Sub(n.at) <= v.goneAfter()
 }
 
 // Answered returns the number of nodes whose figures count.
 func (v *View) Answered(now time.Time) (nodes int) {
 	for _, n := range v.nodes {
-		if v.counts(n, now) {
+		if v.counts(&n.contact, now) {
 			nodes++
 		}
 	}
@@ -218,15 +188,15 @@ func (v *View) Answered(now time.Time) (nodes int) {
 }
 
 // notes says which figures are missing, and why.
-func (v *View) notes(now time.Time) (all []string) {
-	groups := map[string][]string{}
-	add := func(text, name string) { groups[text] = append(groups[text], name) }
+func (v *View) notes(now time.Time) []string {
+	groups := remarks{}
+	add := groups.add
 	for _, name := range slices.Sorted(maps.Keys(v.nodes)) {
 		n := v.nodes[name]
-		if text := v.silence(n, now); text != "" {
+		if text := v.silence(&n.contact, now); text != "" {
 			add(text, name)
 		}
-		if !v.counts(n, now) {
+		if !v.counts(&n.contact, now) {
 			continue
 		}
 		s := n.last
@@ -250,10 +220,7 @@ func (v *View) notes(now time.Time) (all []string) {
 			add(fmt.Sprintf("%d quiet Service ports or endpoints are left out", s.LeftOut), name)
 		}
 	}
-	for _, text := range slices.Sorted(maps.Keys(groups)) {
-		all = append(all, some(groups[text])+": "+text)
-	}
-	return all
+	return groups.lines()
 }
 
 func missing(s *Sample) string {
@@ -264,48 +231,4 @@ func missing(s *Sample) string {
 		return "rejects"
 	}
 	return "rejects and drops"
-}
-
-// silence says that a node does not answer, or answers late.
-func (v *View) silence(n *node, now time.Time) string {
-	why := ""
-	if n.err != "" {
-		why = ": " + n.err
-	}
-	switch {
-	case n.last == nil && n.err != "":
-		return "not counted" + why
-	case n.last == nil && now.Sub(n.since) > v.lateAfter():
-		return fmt.Sprintf("not counted: no answer for %d s", seconds(now.Sub(n.since)))
-	case n.last == nil:
-		return "not counted yet"
-	}
-	age := now.Sub(n.at)
-	switch {
-	case age > v.goneAfter():
-		return fmt.Sprintf("not counted: no answer for %d s%s", seconds(age), why)
-	case age > v.lateAfter():
-		return fmt.Sprintf("late: its figures are %d s old%s", seconds(age), why)
-	case n.err != "":
-		return "its last figures are shown" + why
-	}
-	return ""
-}
-
-func seconds(d time.Duration) int { return int(d.Round(time.Second) / time.Second) }
-
-// some names at most three nodes.
-func some(nodes []string) string {
-	const most = 3
-	text := ""
-	for i, n := range nodes[:min(most, len(nodes))] {
-		if i > 0 {
-			text += ", "
-		}
-		text += n
-	}
-	if more := len(nodes) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
