@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 
@@ -17,8 +18,11 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// agentLabel is on the agents' pods in deploy/.
-const agentLabel = "app.kubernetes.io/name=fairway-agent"
+// agentLabel and gatewayLabel are on the pods of the agents and of the gateway in deploy/.
+const (
+	agentLabel   = "app.kubernetes.io/name=fairway-agent"
+	gatewayLabel = "app.kubernetes.io/name=fairway-gateway"
+)
 
 // An AgentPod is the agent's pod of a node.
 type AgentPod struct {
@@ -135,6 +139,49 @@ func agentPod(o *corev1.Pod) AgentPod {
 		}
 	}
 	return p
+}
+
+// Gateways returns the gateway's pods, sorted by name. There are none if the gateway is not installed.
+func (a *Agents) Gateways(ctx context.Context) ([]AgentPod, error) {
+	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0", LabelSelector: gatewayLabel})
+	if err != nil {
+		return nil, fmt.Errorf("list the gateway's pods: %w", text.RequestError(err))
+	}
+	all := make([]AgentPod, 0, len(pods.Items))
+	for i := range pods.Items {
+		p := agentPod(&pods.Items[i])
+		p.port = "9121"
+		for _, c := range pods.Items[i].Spec.Containers {
+			for _, port := range c.Ports {
+				if port.Name == "metrics" {
+					p.port = strconv.Itoa(int(port.ContainerPort))
+				}
+			}
+		}
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b AgentPod) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// Metrics returns the metrics of a gateway's pod, at most limit bytes. The API server forwards this one request.
+func (a *Agents) Metrics(ctx context.Context, p AgentPod, limit int64) ([]byte, error) {
+	stream, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, "metrics", nil).Stream(ctx)
+	if apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("your user lacks the right to get pods/proxy in %s", p.Namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the pod through the API server: %w", text.RequestError(err))
+	}
+	defer stream.Close()
+	data, err := io.ReadAll(io.LimitReader(stream, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the pod's metrics: %w", err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("the pod has more than %d bytes of metrics", limit)
+	}
+	return data, nil
 }
 
 // Ask returns the agent's answer at a path of its health server. The API server forwards this one request.

@@ -26,12 +26,13 @@ const (
 	retryAfter = 3 * time.Second
 )
 
-// An answer is a node's sample, or the error in its place.
+// An answer is a sample of a node or of a gateway's pod, or the error in its place.
 type answer struct {
 	node        string
 	at          time.Time
 	sample      *top.Sample
 	endpointsOf api.Name
+	routes      *top.RouteSample
 	err         error
 }
 
@@ -40,15 +41,17 @@ type transport func(ctx context.Context, node string, in io.Reader, out io.Write
 
 // An asker asks the nodes for samples, each at its own pace.
 type asker struct {
-	transport transport
-	interval  time.Duration
+	// talk asks one node until ctx ends or it fails.
+	talk     func(ctx context.Context, node string) error
+	interval time.Duration
 	// endpointsOf is the Service whose endpoints the next question asks for.
 	endpointsOf atomic.Pointer[api.Name]
 	answers     chan answer
 }
 
 func newAsker(t transport, interval time.Duration) *asker {
-	a := &asker{transport: t, interval: interval, answers: make(chan answer)}
+	a := &asker{interval: interval, answers: make(chan answer)}
+	a.talk = func(ctx context.Context, node string) error { return a.converseBy(ctx, t, node) }
 	a.follow(api.Name{})
 	return a
 }
@@ -62,7 +65,7 @@ func (a *asker) run(ctx context.Context, nodes []string) {
 	for _, n := range nodes {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				err := a.ask(ctx, n)
+				err := a.talk(ctx, n)
 				if ctx.Err() != nil {
 					return
 				}
@@ -84,14 +87,14 @@ func (a *asker) tell(ctx context.Context, one answer) {
 	}
 }
 
-// ask asks one node, until its stream ends.
-func (a *asker) ask(ctx context.Context, node string) error {
+// converseBy asks one node through a transport, until its stream ends.
+func (a *asker) converseBy(ctx context.Context, t transport, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	in, questions := io.Pipe()
 	output, out := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := a.transport(ctx, node, in, out)
+		err := t(ctx, node, in, out)
 		_ = out.CloseWithError(err) // never fails; nil is the end
 		_ = in.Close()              // a writer must not wait for a node that has ended
 		ended <- err

@@ -227,7 +227,7 @@ func TestAsk(t *testing.T) {
 	r.open(7)
 	s.take(<-a.answers)
 	s.take(<-a.answers)
-	f := s.frame(time.Now())
+	f := s.frame(time.Now()).services
 	if len(f.Rows) != 1 || f.Rows[0].Connections != 7 || f.Rows[0].New == nil || *f.Rows[0].New != 7 || f.Rows[0].Bytes != nil {
 		t.Errorf("frame %+v", f)
 	}
@@ -235,7 +235,7 @@ func TestAsk(t *testing.T) {
 		t.Errorf("notes %q", f.Notes)
 	}
 	s.query.Service = webName.Name
-	if f := s.frame(time.Now()); len(f.Rows) == 0 || f.Rows[0].Endpoint == nil {
+	if f := s.frame(time.Now()).services; len(f.Rows) == 0 || f.Rows[0].Endpoint == nil {
 		t.Errorf("endpoints %+v", f)
 	}
 	cancel()

@@ -26,7 +26,7 @@ type screen struct {
 	wide    bool
 	color   bool
 	// frame is what is shown. While paused is set, it stays.
-	frame  top.Frame
+	frame  frame
 	paused bool
 	// selected is the name of the selected row, which the selection follows when rows move. first is the index of the
 	// first visible row.
@@ -137,9 +137,9 @@ func (m *screen) key(key string) (quit bool) {
 	case "pgdown":
 		m.move(m.rows())
 	case "home", "g":
-		m.move(-len(m.frame.Rows))
+		m.move(-len(m.frame.names()))
 	case "end", "G":
-		m.move(len(m.frame.Rows))
+		m.move(len(m.frame.names()))
 	case "s":
 		all := top.Sorts()
 		q.Sort = top.Sort(all[(slices.Index(all, string(q.Sort))+1)%len(all)])
@@ -180,10 +180,10 @@ func (m *screen) everywhere() {
 // open shows the endpoints of the selected Service.
 func (m *screen) open() {
 	i := m.index()
-	if m.list != nil || i < 0 {
+	if m.list != nil || i < 0 || m.frame.services == nil {
 		return
 	}
-	list, row := m.session.query, m.frame.Rows[i]
+	list, row := m.session.query, m.frame.services.Rows[i]
 	m.list, m.opened = &list, row.Name()
 	m.session.query.Filter = ""
 	m.show(api.Name{Namespace: row.Namespace, Name: row.Service})
@@ -210,10 +210,25 @@ func (m *screen) show(service api.Name) {
 	m.redraw()
 }
 
+// names returns the names of the rows.
+func (f *frame) names() (all []string) {
+	if f.routes != nil {
+		for i := range f.routes.Rows {
+			all = append(all, f.routes.Rows[i].Label())
+		}
+		return all
+	}
+	for i := range f.services.Rows {
+		all = append(all, f.services.Rows[i].Name())
+	}
+	return all
+}
+
 // index returns the index of the selected row: the first row, if it is gone; -1 without rows.
 func (m *screen) index() int {
-	i := slices.IndexFunc(m.frame.Rows, func(r top.Row) bool { return r.Name() == m.selected })
-	if i < 0 && len(m.frame.Rows) > 0 {
+	all := m.frame.names()
+	i := slices.Index(all, m.selected)
+	if i < 0 && len(all) > 0 {
 		return 0
 	}
 	return i
@@ -221,7 +236,8 @@ func (m *screen) index() int {
 
 func (m *screen) move(by int) {
 	if i := m.index(); i >= 0 {
-		m.selected = m.frame.Rows[max(0, min(i+by, len(m.frame.Rows)-1))].Name()
+		all := m.frame.names()
+		m.selected = all[max(0, min(i+by, len(all)-1))]
 	}
 }
 
@@ -230,7 +246,7 @@ const fixedLines = 4
 
 // notes returns the lines of the notes, as many as there is room for: a third of the screen.
 func (m *screen) notes() (lines []string) {
-	for _, n := range m.frame.Notes {
+	for _, n := range m.frame.notes {
 		lines = append(lines, text.Wrap(n, max(1, m.width))...)
 	}
 	room := max(0, min(m.height/3, m.height-fixedLines-2))
@@ -265,8 +281,9 @@ func (m *screen) lines() []string {
 	if m.width == 0 || m.height == 0 {
 		return nil // the size of the terminal is not known yet
 	}
-	out := []string{m.styled(bold, m.title()), m.styled("", m.frame.Summary())}
-	table := m.frame.Lines(m.wide, m.width)
+	f := m.frame.shown()
+	out := []string{m.styled(bold, m.title()), m.styled("", f.Summary())}
+	table := f.Lines(m.wide, m.width)
 	out = append(out, m.styled(bold, table[0]))
 	body := table[1:]
 	at, room := m.index(), m.rows()
@@ -275,11 +292,11 @@ func (m *screen) lines() []string {
 		m.first = at - room + 1
 	}
 	if len(body) == 0 {
-		out = append(out, m.styled("", m.frame.Nothing()))
+		out = append(out, m.styled("", f.Nothing()))
 	}
 	for i := m.first; i < min(len(body), m.first+room); i++ {
 		style := ""
-		if troubled(m.frame.Rows[i]) {
+		if m.frame.troubled(i) {
 			style = m.hue(red)
 		}
 		if i == at {
@@ -297,9 +314,27 @@ func (m *screen) lines() []string {
 	return append(out, m.styled("", m.keys()))
 }
 
-// troubled reports whether packets of the row are refused, or connections get no answer.
-func troubled(r top.Row) bool {
+// A shown is a table with its summary.
+type shown interface {
+	Lines(wide bool, width int) []string
+	Summary() string
+	Nothing() string
+}
+
+func (f *frame) shown() shown {
+	if f.routes != nil {
+		return f.routes
+	}
+	return f.services
+}
+
+// troubled reports whether packets or requests of the row are refused, or connections get no answer.
+func (f *frame) troubled(i int) bool {
+	if f.routes != nil {
+		return f.routes.Rows[i].ServerErrorsPerSecond > 0
+	}
 	positive := func(f *float64) bool { return f != nil && *f > 0 }
+	r := f.services.Rows[i]
 	return r.Unanswered > 0 || positive(r.RejectsPerSecond) || positive(r.DropsPerSecond)
 }
 
@@ -335,7 +370,7 @@ func (m *screen) title() string {
 	case q.Namespace != "":
 		where = "namespace " + q.Namespace
 	}
-	line := fmt.Sprintf("fairway top   %s   by %s   %s", where, q.Sort, m.frame.Time.Format(time.TimeOnly))
+	line := fmt.Sprintf("fairway top   %s   by %s   %s", where, q.Sort, m.frame.at.Format(time.TimeOnly))
 	if q.Filter != "" && !m.typing {
 		line += "   filter " + q.Filter
 	}
@@ -349,6 +384,8 @@ func (m *screen) keys() string {
 	switch {
 	case m.typing:
 		return "/" + m.session.query.Filter + "▏ Enter: keep  Esc: drop"
+	case m.session.routes != nil:
+		return "/ filter  s sort  0 all namespaces  p pause  q quit"
 	case m.list != nil:
 		return "Esc back  / filter  s sort  w wide  p pause  q quit"
 	}

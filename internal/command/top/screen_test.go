@@ -80,7 +80,7 @@ func TestScreen(t *testing.T) {
 			m.Update(tick(time.Now().Add(time.Second)))
 			quit = cmd != nil
 		}
-		m.frame.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		m.frame.at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		lines := m.lines()
 		if len(lines) > m.height {
 			t.Errorf("%s: %d lines on a screen of %d", f.Name, len(lines), m.height)

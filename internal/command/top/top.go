@@ -34,6 +34,7 @@ type flags struct {
 	filter     string
 	interval   time.Duration
 	once       bool
+	gateways   bool
 	nodes      []string
 	format     output.Format
 }
@@ -58,13 +59,16 @@ Reads conntrack and the counters of the rules on each node, only while it runs. 
 on the node that translates it. Bytes need net.netfilter.nf_conntrack_acct=1 on the nodes. On a
 terminal it is a screen; its keys are below the table. Elsewhere it prints a table at each interval.
 
-Needs the rights to list nodes and pods, and to create pods/exec in the agents' namespace. It asks
-at most 64 nodes.`,
+With --gateways, show the requests of the gateway's routes, from the metrics of its pods.
+
+Needs the rights to list nodes and pods, and to create pods/exec in the agents' namespace; with
+--gateways, to list pods and get pods/proxy. It asks at most 64 nodes or pods.`,
 		Example: `  fairway top -A
   fairway top -n shop service/web
   fairway top -A --once --sort new
   fairway top -A --once -o json
-  fairway top -A --node node-1,node-2`,
+  fairway top -A --node node-1,node-2
+  fairway top -A --gateways`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error { return q.run(c.Context(), e, args) },
 	}
@@ -76,6 +80,7 @@ at most 64 nodes.`,
 	f.StringVar(&q.filter, "filter", "", "Only rows whose name has this `text`")
 	f.DurationVar(&q.interval, "interval", time.Second, "Time between two samples, 500ms to 10s")
 	f.BoolVar(&q.once, "once", false, "Print one table, of two samples, and end")
+	f.BoolVar(&q.gateways, "gateways", false, "Show the routes of the gateway instead: requests, errors, time")
 	f.StringSliceVar(&q.nodes, "node", nil, "Ask only these nodes: `names`")
 	f.StringVar(&q.agents, "agent-namespace", "kube-system", "`namespace` of the agents")
 	f.VarP(&q.format, "output", "o", "table, wide, json or yaml")
@@ -95,6 +100,9 @@ func (q *flags) query(args []string) (query top.Query, err error) {
 	}
 	if q.interval < leastInterval || q.interval > mostInterval {
 		return query, fmt.Errorf("--interval: %v is not possible [choose %v to %v]", q.interval, leastInterval, mostInterval)
+	}
+	if q.gateways && (len(args) > 0 || len(q.nodes) > 0) {
+		return query, errors.New("--gateways shows the routes of all gateway pods [leave out the Service and --node]")
 	}
 	query.Filter = q.filter
 	if query.Namespace = q.namespace; query.Namespace == "" && !q.everywhere {
@@ -132,7 +140,11 @@ func (q *flags) run(ctx context.Context, e command.Env, args []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := q.connect(ctx)
+	connect := q.connect
+	if q.gateways {
+		connect = q.connectGateways
+	}
+	s, err := connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -158,28 +170,49 @@ func (q *flags) run(ctx context.Context, e command.Env, args []string) error {
 	return q.print(ctx, e, s)
 }
 
-// A session is one run of `fairway top`.
+// A session is one run of `fairway top`: of the nodes, or of the gateway's pods.
 type session struct {
-	view  *top.View
-	asker *asker
-	query top.Query
-	ask   []string // the nodes that are asked
-	notes []string // that hold for the whole session
+	view   *top.View
+	routes *top.RouteView // nil: the session is of the nodes
+	asker  *asker
+	query  top.Query
+	ask    []string // the nodes or pods that are asked
+	notes  []string // that hold for the whole session
 }
 
 // take adds an answer to the View.
 func (s *session) take(a answer) {
-	if a.err != nil {
+	switch {
+	case s.routes != nil && a.err != nil:
+		s.routes.Fail(a.node, a.at, a.err.Error())
+	case s.routes != nil:
+		s.routes.Add(a.node, a.routes)
+	case a.err != nil:
 		s.view.Fail(a.node, a.at, a.err.Error())
-		return
+	default:
+		s.view.Add(a.node, a.at, a.sample, a.endpointsOf)
 	}
-	s.view.Add(a.node, a.at, a.sample, a.endpointsOf)
 }
 
-func (s *session) frame(now time.Time) top.Frame {
+// A frame is what is shown at one time.
+type frame struct {
+	output.Value
+	services *top.Frame // nil: routes
+	routes   *top.RouteFrame
+	at       time.Time
+	answered int
+	notes    []string
+}
+
+func (s *session) frame(now time.Time) frame {
+	if s.routes != nil {
+		f := s.routes.Frame(now, s.query)
+		f.Notes = append(f.Notes, s.notes...)
+		return frame{Value: f, routes: &f, at: now, answered: f.Pods, notes: f.Notes}
+	}
 	f := s.view.Frame(now, s.query)
 	f.Notes = append(f.Notes, s.notes...)
-	return f
+	return frame{Value: f, services: &f, at: now, answered: f.Nodes, notes: f.Notes}
 }
 
 // connect finds the agents.
@@ -246,13 +279,14 @@ func (q *flags) print(ctx context.Context, e command.Env, s *session) error {
 		case a := <-s.asker.answers:
 			s.take(a)
 		case now := <-ticks.C:
-			if s.view.Answered(now) == 0 && now.Sub(begin) < answerLimit {
+			f := s.frame(now)
+			if f.answered == 0 && now.Sub(begin) < answerLimit {
 				continue // the nodes have not been reached yet
 			}
 			if _, err := io.WriteString(e.Stdout, between); err != nil {
 				return err
 			}
-			if err := output.Write(e.Stdout, q.format, s.frame(now)); err != nil {
+			if err := output.Write(e.Stdout, q.format, f.Value); err != nil {
 				return err
 			}
 			between = map[output.Format]string{output.Table: "\n", output.Wide: "\n", output.YAML: "---\n"}[q.format]
@@ -285,10 +319,10 @@ func (q *flags) printOnce(ctx context.Context, e command.Env, s *session) error 
 		break
 	}
 	f := s.frame(time.Now())
-	if f.Nodes == 0 {
-		return fmt.Errorf("no node answered: %s", strings.Join(f.Notes, "; "))
+	if f.answered == 0 {
+		return fmt.Errorf("nothing answered: %s", strings.Join(f.notes, "; "))
 	}
-	return output.Write(e.Stdout, q.format, f)
+	return output.Write(e.Stdout, q.format, f.Value)
 }
 
 // isTerminal reports whether a person sees what is written.

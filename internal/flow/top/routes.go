@@ -147,6 +147,9 @@ type RouteRow struct {
 	timed   uint64
 }
 
+// Label returns the row's name: the route and its Gateway.
+func (r *RouteRow) Label() string { return r.route() + " " + r.Gateway }
+
 // route returns "HTTPRoute/namespace/name".
 func (r *RouteRow) route() string { return r.Kind + "/" + r.Namespace + "/" + r.Name }
 
@@ -172,7 +175,7 @@ func (v *RouteView) Frame(now time.Time, q Query) RouteFrame {
 		}
 	}
 	for _, r := range rows {
-		if (q.Namespace == "" || r.Namespace == q.Namespace) && strings.Contains(r.Gateway+" "+r.route(), q.Filter) {
+		if (q.Namespace == "" || r.Namespace == q.Namespace) && strings.Contains(r.Label(), q.Filter) {
 			f.Rows = append(f.Rows, r.rounded())
 		}
 	}
