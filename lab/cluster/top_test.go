@@ -16,7 +16,7 @@ import (
 func testTop(t *testing.T, l *lab, endpoint string) {
 	const held, made = 5, 7
 	fairway := func(args ...string) *exec.Cmd {
-		args = append([]string{"top", "-n", "default", "-o", "json", "--kubeconfig", strings.TrimSpace(l.run("kubeconfig"))}, args...)
+		args = append([]string{"top", "-n", "default", "--filter", "default/web", "-o", "json", "--kubeconfig", strings.TrimSpace(l.run("kubeconfig"))}, args...)
 		return exec.CommandContext(t.Context(), built.fairway, args...)
 	}
 	once := func(args ...string) (f top.Frame) {

@@ -144,7 +144,7 @@ the rights to list routes, Ingresses, Services and endpoints, and to get the Sec
 	headers := c.Flags().StringArray("header", nil, "a `header` of the request, as 'Name: value'; may be given several times")
 	format := addFormat(c)
 	command.Complete(c, "from", string(service.FromPod), string(service.FromNode), string(service.FromOutside))
-	c.ValidArgsFunction = offerServices
+	c.ValidArgsFunction = servicesHereOr(e)
 	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
 		question, isRoute, err := parseRouteQuestion(args[0], *request, *headers)
 		if err != nil {
@@ -203,6 +203,12 @@ do not enforce policies, the answer says so, and the status is 0.`,
 		}
 		return err
 	})
+	c.ValidArgsFunction = command.CompleteObjects(e, func(args []string) []command.Completion {
+		if len(args) > 0 {
+			return nil
+		}
+		return []command.Completion{{Resource: "pods", Bare: true}}
+	})
 	for _, name := range ofServices {
 		c.Flags().Lookup(name).Hidden = true
 	}
@@ -214,6 +220,22 @@ do not enforce policies, the answer says so, and the status is 0.`,
 var ofServices = []string{
 	"config", "ipvs-scheduler", "nftables-masquerade-bit", "proxy-mode", "bind-address", "cluster-cidr", "detect-local-mode", "masquerade-all",
 	"nodeport-addresses", "pod-bridge-interface", "pod-interface-name-prefix", "empty-after", "refuse-external-ips", "service-limits",
+}
+
+// servicesHereOr offers the Services in the kernel of this node, or, on a machine without any, those of the cluster.
+func servicesHereOr(e command.Env) cobra.CompletionFunc {
+	ofCluster := command.CompleteObjects(e, func([]string) []command.Completion {
+		return []command.Completion{{Resource: "services"}}
+	})
+	return func(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		if all, directive := offerServices(c, args, word); len(all) > 0 {
+			return all, directive
+		}
+		return ofCluster(c, args, word)
+	}
 }
 
 // offerServices offers the Services in the kernel of this node.

@@ -78,7 +78,7 @@ probe did not go as predicted; 3 if it is not proved, or after an error.`,
   fairway path -n shop pod/cart svc/db --expect dropped
   kubectl get svc,endpointslices,pods,nodes,ns,netpol -A -o yaml | fairway path -f - pod/shop/cart db`,
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: offerPlaces,
+		ValidArgsFunction: command.CompleteObjects(e, places),
 	}
 	var q question
 	f := c.Flags()
@@ -101,13 +101,17 @@ probe did not go as predicted; 3 if it is not proved, or after an error.`,
 	return c
 }
 
-// offerPlaces offers the beginnings of places.
-func offerPlaces(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	all := []cobra.Completion{"pod/", "node/", "outside"}
-	if len(args) == 1 {
-		all = []cobra.Completion{"svc/", "pod/", "node/"}
+// places are the ways to write FROM, and TO after it.
+func places(args []string) []command.Completion {
+	pods := command.Completion{Prefix: "pod/", Resource: "pods", Bare: true}
+	nodes := command.Completion{Prefix: "node/", Resource: "nodes"}
+	switch len(args) {
+	case 0:
+		return []command.Completion{pods, nodes, {Prefix: "outside"}}
+	case 1:
+		return []command.Completion{{Prefix: "svc/", Resource: "services", Bare: true}, pods, nodes}
 	}
-	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	return nil
 }
 
 // run answers the question. ctx bounds the requests to the API server, and whole is the command's own.

@@ -85,6 +85,12 @@ Needs the rights to list nodes and pods, and to create pods/exec in the agents' 
 	f.StringVar(&q.agents, "agent-namespace", "kube-system", "`namespace` of the agents")
 	f.VarP(&q.format, "output", "o", "table, wide, json or yaml")
 	c.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	c.ValidArgsFunction = command.CompleteObjects(e, func(args []string) []command.Completion {
+		if len(args) > 0 {
+			return nil
+		}
+		return []command.Completion{{Prefix: "service/", Resource: "services", Bare: true}}
+	})
 	command.Complete(c, "output", output.Formats()...)
 	command.Complete(c, "sort", top.Sorts()...)
 	if err := c.RegisterFlagCompletionFunc("node", command.CompleteNodes(&q.connection, &q.agents)); err != nil {
