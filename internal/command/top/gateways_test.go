@@ -72,7 +72,7 @@ func TestGateways(t *testing.T) {
 	m.Update(tick(time.Now()))
 	m.Update(press("enter")) // a route has no endpoints
 	got := strings.Join(m.lines(), "\n")
-	for _, want := range []string{"1 of 2 gateway pods, ", "HTTPRoute/cart  shop/front ", "gw-2: not counted: no way", "/ filter"} {
+	for _, want := range []string{"1 of 2 gateway pods, ", "HTTPRoute/cart  shop/front ", "gw-2: not counted: no way", "by requests", "/ filter"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the screen lacks %q:\n%s", want, got)
 		}

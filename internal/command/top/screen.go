@@ -370,7 +370,7 @@ func (m *screen) title() string {
 	case q.Namespace != "":
 		where = "namespace " + q.Namespace
 	}
-	line := fmt.Sprintf("fairway top   %s   by %s   %s", where, q.Sort, m.frame.at.Format(time.TimeOnly))
+	line := fmt.Sprintf("fairway top   %s   by %s   %s", where, m.order(), m.frame.at.Format(time.TimeOnly))
 	if q.Filter != "" && !m.typing {
 		line += "   filter " + q.Filter
 	}
@@ -378,6 +378,20 @@ func (m *screen) title() string {
 		line += "   PAUSED"
 	}
 	return line
+}
+
+// order names the figure that orders the rows.
+func (m *screen) order() string {
+	sort := m.session.query.Sort
+	switch {
+	case m.session.routes == nil:
+		return string(sort)
+	case sort == top.ByConnections || sort == top.ByNew:
+		return "requests"
+	case sort == top.ByRejects:
+		return "errors"
+	}
+	return string(sort)
 }
 
 func (m *screen) keys() string {

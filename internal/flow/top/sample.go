@@ -95,7 +95,7 @@ func (s *Sample) Check() error {
 			return err
 		}
 		if f.Connections < 0 || f.Unanswered < 0 {
-			return fmt.Errorf("Service %s has a negative number of connections", f.Service)
+			return fmt.Errorf("%s has a negative number of connections", f.Service)
 		}
 	}
 	for _, f := range s.Endpoints {
