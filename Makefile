@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: help help-test generate build deps chart image release images lab demo test test-user lint bench fuzz clean
+.PHONY: help help-test generate build deps man chart image release images lab demo test test-user lint bench fuzz clean
 
 # make help lists most of these. The heavy ones are in test/Makefile: make help-test.
 help:
@@ -56,6 +56,11 @@ endif
 # The files of an architecture, from Debian's packages of today. Remove it, and the next image has newer ones.
 bin/debian-%: hack/debian-root
 	@hack/stage "unpacking Debian's packages for $*" hack/debian-root $* $@ $(IMAGE_PACKAGES) && touch $@
+
+## man: the manual pages of all commands, in bin/man/man1
+man: build
+	@rm -rf bin/man
+	bin/fairway man bin/man/man1
 
 ## chart: the Helm chart bin/fairway-VERSION.tgz, and its files in bin/chart
 chart:

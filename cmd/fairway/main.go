@@ -115,6 +115,7 @@ func newRoot(e command.Env) *cobra.Command {
 		cluster.NewUninstall(e),
 		cluster.NewUpgrade(e),
 		newVersion(e),
+		newMan(root, e.Version),
 	)
 	cli.Strict(root)
 	root.SetVersionTemplate(newVersionInfo(e).String())
