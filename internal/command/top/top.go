@@ -170,7 +170,7 @@ func (q *flags) run(ctx context.Context, e command.Env, args []string) error {
 	switch {
 	case q.once:
 		return q.printOnce(ctx, e, s)
-	case isTerminal(e.Stdout) && (q.format == output.Table || q.format == output.Wide):
+	case isTerminal(e.Stdin) && isTerminal(e.Stdout) && (q.format == output.Table || q.format == output.Wide):
 		return runScreen(ctx, e, s, q.format == output.Wide)
 	}
 	return q.print(ctx, e, s)
@@ -331,9 +331,9 @@ func (q *flags) printOnce(ctx context.Context, e command.Env, s *session) error 
 	return output.Write(e.Stdout, q.format, f.Value)
 }
 
-// isTerminal reports whether a person sees what is written.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+// isTerminal reports whether a person is at the other end of an input or output.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}
