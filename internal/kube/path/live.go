@@ -31,10 +31,11 @@ func Connect(c kube.Connection, log *slog.Logger) (*Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	return watch(kube.New(kube.Config{Log: log, Client: client, AllNodes: true}), client, custom), nil
+	return Watch(kube.New(kube.Config{Log: log, Client: client, AllNodes: true}), client, custom), nil
 }
 
-func watch(s *kube.Store, client kubernetes.Interface, custom dynamic.Interface) *Live {
+// Watch makes a Live of a store whose configuration has AllNodes.
+func Watch(s *kube.Store, client kubernetes.Interface, custom dynamic.Interface) *Live {
 	endpoints := kube.SlicesKind(client)
 	endpoints.Only = metav1.ListOptions{} // also those of headless Services
 	l := &Live{
