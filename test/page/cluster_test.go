@@ -68,6 +68,27 @@ func (cluster) View(_ context.Context, name api.Name, node, from string) (*page.
 	}, nil
 }
 
+func (cluster) Traffic(ctx context.Context, service api.Name, send func(page.Traffic)) error {
+	all := page.Traffic{Nodes: 3, Of: 3, Edges: []page.Edge{
+		{Node: "node-1", To: "shop/web:http", Service: "shop/web", Connections: 120, New: 14, Bytes: 2.5e6},
+		{Node: "node-2", To: "shop/web:http", Service: "shop/web", Connections: 40, New: 3, Bytes: 4e5},
+		{Node: "node-3", To: "kube-system/kube-dns:dns", Service: "kube-system/kube-dns", Connections: 9, New: 30, Bytes: 9000},
+		{Node: "node-1", To: "shop/db", Service: "shop/db", Connections: 3, New: 0, Bytes: 100, Refused: 4},
+	}, Notes: []string{"node-3: bytes are not counted [sysctl -w net.netfilter.nf_conntrack_acct=1]"}}
+	if service.Name != "" {
+		all.Edges = []page.Edge{
+			{Node: "node-1", To: "10.244.1.5:8080", Service: "shop/web", Pod: "web-7d9f-a", At: "node-1", Connections: 90, New: 10, Bytes: 2e6},
+			{Node: "node-1", To: "10.244.2.6:8080", Service: "shop/web", Pod: "web-7d9f-b", At: "node-2", Connections: 30, New: 4, Bytes: 5e5},
+			{Node: "node-2", To: "10.244.2.6:8080", Service: "shop/web", Pod: "web-7d9f-b", At: "node-2", Connections: 40, New: 3, Bytes: 4e5, Unanswered: 2},
+		}
+	}
+	for ctx.Err() == nil {
+		send(all)
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}
+
 func (cluster) Ask(ctx context.Context, q page.Question, send func(page.Answer)) error {
 	p := &path.Path{
 		From: path.End{Kind: "Pod", NS: "shop", Name: "cart", IP: "10.244.1.100", Node: "node-1"}, To: path.Target{Asked: q.To, Service: "shop/web:http", Key: "10.96.0.9:80/TCP"},

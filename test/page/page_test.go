@@ -66,7 +66,7 @@ func start(t *testing.T) *browser {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	ctx, stopBrowser := chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.ModifyCmdFunc(func(c *exec.Cmd) { c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0], "FONTCONFIG_FILE="+fonts) }))...)
+		chromedp.ModifyCmdFunc(func(c *exec.Cmd) { c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0]+":"+libs[0]+"/pulseaudio", "FONTCONFIG_FILE="+fonts) }))...)
 	ctx, stopTab := chromedp.NewContext(ctx)
 	t.Cleanup(func() { stopTab(); stopBrowser(); stop(); server.Close() })
 	b := &browser{t, ctx, p, "http://" + l.Addr().String()}
@@ -289,6 +289,30 @@ func TestService(t *testing.T) {
 	b.shot("service-phone")
 	b.goTo("#/service/shop/none")
 	b.is(`document.querySelector("#service-body").innerText.includes("there is no Service shop/none")`)
+}
+
+// TestMap shows the traffic of Services, and of one Service's endpoints.
+func TestMap(t *testing.T) {
+	b := start(t)
+	b.page.Set(rows(20), nil)
+	b.page.SetState(state)
+	b.open()
+	b.goTo("#/map")
+	b.is(`document.querySelectorAll("#map svg path").length === 4`)
+	b.is(`document.querySelector("#map svg path").getAttribute("stroke-width") === "22.0"`)
+	b.is(`document.querySelector("#map table").innerText.includes("kube-system/kube-dns:dns")`)
+	b.axe("map")
+	b.shot("map-light")
+	b.goTo("#/map/shop/web")
+	b.is(`document.querySelectorAll("#map svg path").length === 3 && document.querySelectorAll("#map svg path.trouble").length === 1`)
+	b.colors("dark")
+	b.axe("map of a Service, dark")
+	b.shot("map-service-dark")
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.is(`document.documentElement.scrollWidth <= 390`)
+	b.shot("map-phone")
+	b.keys("\x1b")
+	b.is(`!document.querySelector("#list").hidden`)
 }
 
 // TestPath asks for a path, and sends a probe.

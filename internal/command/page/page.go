@@ -39,12 +39,13 @@ func New(e command.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:        "page",
 		SuggestFor: []string{"dashboard", "ui", "web"},
-		Short:      "Serve a web page of the cluster on this machine: Services, endpoints with reasons, paths",
+		Short:      "Serve a web page of the cluster on this machine: Services, endpoints with reasons, traffic, paths",
 		Long: `Serve a web page of the cluster on this machine, until it is interrupted.
 
 The page lists the Services, and changes as they change. A Service's view says where packets to each of
 its addresses go, why each endpoint is used or not, which nodes announce it, which policies select its
-pods, and its events. "Ask for a path" answers as fairway path does, and sends a probe if it is told to.
+pods, and its events. The map shows the traffic of nodes, Services and pods, as fairway top does. "Ask for
+a path" answers as fairway path does, and sends a probe if it is told to.
 
 It listens on 127.0.0.1 only. Open the URL that the command prints: it has a token, and nobody gets in
 without it. The page shows what your kubeconfig may read. It needs the rights to list and watch

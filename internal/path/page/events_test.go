@@ -144,6 +144,49 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
+// TestTraffic shows that a slow browser gets the newest figures only, that an error is told, and that the places are limited.
+func TestTraffic(t *testing.T) {
+	p := New(host, "secret", fixed{})
+	server := httptest.NewServer(p)
+	defer server.Close()
+	get := func(url string) (*bufio.Reader, func()) {
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", server.URL+url, nil)
+		r.Host = host
+		r.AddCookie(&http.Cookie{Name: name, Value: "secret"})
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bufio.NewReader(answer.Body), func() { answer.Body.Close() }
+	}
+	b, stop := get("/traffic")
+	for range 3 {
+		if line, err := b.ReadString('\n'); err != nil || !strings.HasPrefix(line, `data: {"nodes":`) {
+			t.Fatal(line, err)
+		}
+		_, _ = b.ReadString('\n')
+	}
+	stop()
+	for end := time.Now().Add(10 * time.Second); len(p.maps) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the map goes on without its browser")
+		}
+	}
+	b, stop = get("/traffic?service=shop/none")
+	defer stop()
+	if line, _ := b.ReadString('\n'); !strings.Contains(line, `"error":"no agent answers","advice":"fairway status"`) {
+		t.Error(line)
+	}
+	p.maps <- struct{}{}
+	p.maps <- struct{}{}
+	if w := do(p, "GET", "/traffic", "secret", nil, ""); w.Code != 503 {
+		t.Error(w.Code)
+	}
+	if w := do(p, "GET", "/traffic?service=x", "secret", nil, ""); w.Code != 400 {
+		t.Error(w.Code)
+	}
+}
+
 // TestStreams shows that the open pages are counted.
 func TestStreams(t *testing.T) {
 	p := New(host, "secret", fixed{})

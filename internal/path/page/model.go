@@ -145,10 +145,39 @@ type Seen struct {
 	Text string `json:"text"`
 }
 
+// Traffic has the connections through each node, now.
+type Traffic struct {
+	Nodes int      `json:"nodes"` // that answered, of Of
+	Of    int      `json:"of"`
+	Edges []Edge   `json:"edges"`           // the largest first
+	More  int      `json:"more,omitempty"`  // edges that are left out
+	Notes []string `json:"notes,omitempty"` // missing figures
+	Error string   `json:"error,omitempty"`
+	// Advice is the remedy of Error.
+	Advice string `json:"advice,omitempty"`
+}
+
+// An Edge has the connections that one node translates, to a Service port or to an endpoint. Rates are per second.
+type Edge struct {
+	Node        string  `json:"node"`
+	To          string  `json:"to"`      // "shop/web:http", or an endpoint's address and port
+	Service     string  `json:"service"` // NAMESPACE/NAME
+	Pod         string  `json:"pod,omitempty"`
+	At          string  `json:"at,omitempty"` // the pod's node
+	Connections int     `json:"connections"`
+	Unanswered  int     `json:"unanswered,omitempty"`
+	New         float64 `json:"new"`
+	Bytes       float64 `json:"bytes"`
+	Refused     float64 `json:"refused,omitempty"` // packets that were rejected or dropped
+}
+
 // A Source answers questions about the cluster. Its errors carry advice in [brackets].
 type Source interface {
 	// View returns nil if there is no such Service. An empty node means any node.
 	View(ctx context.Context, name api.Name, node, from string) (*View, error)
 	// Ask sends the lines of the answer. Only one goroutine calls send.
 	Ask(ctx context.Context, q Question, send func(Answer)) error
+	// Traffic sends figures each second until ctx ends: of all Services, or of the endpoints of one. Only one goroutine
+	// calls send, which does not wait.
+	Traffic(ctx context.Context, service api.Name, send func(Traffic)) error
 }

@@ -30,6 +30,7 @@ var index = template.Must(template.ParseFS(static, "index.html"))
 const (
 	maxStreams   = 32 // open pages
 	maxReads     = 4  // views that read the API server at once
+	maxMaps      = 2  // maps: each reads the nodes
 	maxAsks      = 2  // questions for a path at once
 	maxBody      = 4 << 10
 	readLimit    = 10 * time.Second // a request's body
@@ -50,6 +51,7 @@ type Page struct {
 	streams chan struct{}
 	reads   chan struct{}
 	asks    chan struct{}
+	maps    chan struct{}
 	// write and pause are streamWrite and streamPause, which tests shorten.
 	write, pause time.Duration
 }
@@ -59,12 +61,14 @@ func New(host, token string, source Source) *Page {
 	p := &Page{
 		guard: newGuard(host, token), source: source, mux: http.NewServeMux(), write: streamWrite, pause: streamPause,
 		streams: make(chan struct{}, maxStreams), reads: make(chan struct{}, maxReads), asks: make(chan struct{}, maxAsks),
+		maps: make(chan struct{}, maxMaps),
 	}
 	p.board.init()
 	p.mux.HandleFunc("GET /{$}", p.index)
 	p.mux.HandleFunc("GET /services.json", p.services)
 	p.mux.HandleFunc("GET /service.json", p.service)
 	p.mux.HandleFunc("GET /events", p.events)
+	p.mux.HandleFunc("GET /traffic", p.traffic)
 	p.mux.HandleFunc("POST /path", p.path)
 	p.mux.Handle("GET /", http.FileServerFS(static))
 	return p

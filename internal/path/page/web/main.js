@@ -3,24 +3,31 @@
 import { el } from "./dom.js";
 import * as list from "./list.js";
 import * as live from "./live.js";
+import * as map from "./map.js";
 import * as path from "./path.js";
 import * as service from "./service.js";
 
 const $ = (id) => document.getElementById(id);
 
-// route shows the view that the URL names: #/, #/service/NAMESPACE/NAME?node=&from=, #/path?from=&to=.
+const views = ["list", "service", "map", "path"];
+
+// route shows the view that the URL names: #/, #/service/NAMESPACE/NAME?node=&from=, #/map, #/map/NAMESPACE/NAME,
+// #/path?from=&to=.
 function route() {
   const [place, text] = location.hash.slice(1).split("?");
   const query = new URLSearchParams(text ?? "");
   const parts = place.split("/").filter(Boolean).map(decodeURIComponent);
-  const view = parts[0] === "service" && parts.length === 3 ? "service" : parts[0] === "path" ? "path" : "list";
-  const before = ["list", "service", "path"].find((id) => !$(id).hidden);
-  for (const id of ["list", "service", "path"]) $(id).hidden = id !== view;
-  $("nav-list").toggleAttribute("aria-current", view !== "path");
-  $("nav-path").toggleAttribute("aria-current", view === "path");
-  for (const id of ["nav-list", "nav-path"]) if ($(id).hasAttribute("aria-current")) $(id).setAttribute("aria-current", "page");
+  const view = parts[0] === "service" && parts.length === 3 ? "service" : views.includes(parts[0]) && parts[0] !== "service" ? parts[0] : "list";
+  const before = views.find((id) => !$(id).hidden);
+  for (const id of views) $(id).hidden = id !== view;
+  for (const id of ["list", "map", "path"]) {
+    if (id === view || (id === "list" && view === "service")) $(`nav-${id}`).setAttribute("aria-current", "page");
+    else $(`nav-${id}`).removeAttribute("aria-current");
+  }
   service.hiddenNow();
+  map.hiddenNow();
   if (view === "service") service.shownNow(parts[1], parts[2], query);
+  else if (view === "map") map.shownNow(parts.slice(1, 3).join("/"));
   else if (view === "path") path.shownNow(query);
   else list.shownNow();
   if (before !== view) {
@@ -76,6 +83,7 @@ addEventListener("keydown", keyDown);
 live.onChange(banner);
 list.start();
 service.start();
+map.start();
 path.start();
 live.start();
 route();
