@@ -36,6 +36,8 @@ func rows(n int) []page.Service {
 	return all
 }
 
+func is(f float64) *float64 { return &f }
+
 // A cluster answers with one Service and one path.
 type cluster struct{}
 
@@ -70,16 +72,16 @@ func (cluster) View(_ context.Context, name api.Name, node, from string) (*page.
 
 func (cluster) Traffic(ctx context.Context, service api.Name, send func(page.Traffic)) error {
 	all := page.Traffic{Nodes: 3, Of: 3, Edges: []page.Edge{
-		{Node: "node-1", To: "shop/web:http", Service: "shop/web", Connections: 120, New: 14, Bytes: 2.5e6},
-		{Node: "node-2", To: "shop/web:http", Service: "shop/web", Connections: 40, New: 3, Bytes: 4e5},
-		{Node: "node-3", To: "kube-system/kube-dns:dns", Service: "kube-system/kube-dns", Connections: 9, New: 30, Bytes: 9000},
-		{Node: "node-1", To: "shop/db", Service: "shop/db", Connections: 3, New: 0, Bytes: 100, Refused: 4},
-	}, Notes: []string{"node-3: bytes are not counted [sysctl -w net.netfilter.nf_conntrack_acct=1]"}}
+		{Node: "node-1", To: "shop/web:http", Service: "shop/web", Connections: 120, New: is(14), Bytes: is(2.5e6)},
+		{Node: "node-2", To: "shop/web:http", Service: "shop/web", Connections: 40, New: is(3), Bytes: is(4e5)},
+		{Node: "node-3", To: "kube-system/kube-dns:dns", Service: "kube-system/kube-dns", Connections: 9, New: is(30), Bytes: is(9000)},
+		{Node: "node-1", To: "shop/db", Service: "shop/db", Connections: 3, New: is(0), Refused: 4},
+	}, Notes: []page.Note{{Text: "node-3: conntrack counts no bytes there", Advice: "sysctl -w net.netfilter.nf_conntrack_acct=1 on the node"}}}
 	if service.Name != "" {
 		all.Edges = []page.Edge{
-			{Node: "node-1", To: "10.244.1.5:8080", Service: "shop/web", Pod: "web-7d9f-a", At: "node-1", Connections: 90, New: 10, Bytes: 2e6},
-			{Node: "node-1", To: "10.244.2.6:8080", Service: "shop/web", Pod: "web-7d9f-b", At: "node-2", Connections: 30, New: 4, Bytes: 5e5},
-			{Node: "node-2", To: "10.244.2.6:8080", Service: "shop/web", Pod: "web-7d9f-b", At: "node-2", Connections: 40, New: 3, Bytes: 4e5, Unanswered: 2},
+			{Node: "node-1", To: "10.244.1.5:8080", Service: "shop/web", Pod: "web-7d9f-a", At: "node-1", Connections: 90, New: is(10), Bytes: is(2e6)},
+			{Node: "node-1", To: "10.244.2.6:8080", Service: "shop/web", Pod: "web-7d9f-b", At: "node-2", Connections: 30, New: is(4), Bytes: is(5e5)},
+			{Node: "node-2", To: "10.244.2.6:8080", Service: "shop/web", Pod: "web-7d9f-b", At: "node-2", Connections: 40, New: is(3), Bytes: is(4e5), Unanswered: 2},
 		}
 	}
 	for ctx.Err() == nil {

@@ -66,7 +66,9 @@ func start(t *testing.T) *browser {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	ctx, stopBrowser := chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.ModifyCmdFunc(func(c *exec.Cmd) { c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0]+":"+libs[0]+"/pulseaudio", "FONTCONFIG_FILE="+fonts) }))...)
+		chromedp.ModifyCmdFunc(func(c *exec.Cmd) {
+			c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0]+":"+libs[0]+"/pulseaudio", "FONTCONFIG_FILE="+fonts)
+		}))...)
 	ctx, stopTab := chromedp.NewContext(ctx)
 	t.Cleanup(func() { stopTab(); stopBrowser(); stop(); server.Close() })
 	b := &browser{t, ctx, p, "http://" + l.Addr().String()}

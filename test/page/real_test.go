@@ -23,6 +23,9 @@ func TestReal(t *testing.T) {
 	b.is(`document.querySelector("#service-body table")`)
 	b.do(chromedp.EmulateViewport(1280, 1300))
 	b.shot("real-service")
+	b.goTo("#/map")
+	b.is(`document.querySelector("#map svg path") && document.querySelector("#map table").innerText.includes("shop/web")`)
+	b.shot("real-map")
 	b.goTo("#/path?from=pod/shop/cart&to=svc/shop/web")
 	b.is(`document.querySelector("#from").value === "pod/shop/cart"`)
 	if _, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`document.querySelector("#prove").click(); true`)); err != nil {

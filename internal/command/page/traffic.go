@@ -9,6 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/top"
 	flowtop "github.com/fairway-net/fairway/internal/flow/top"
 	web "github.com/fairway-net/fairway/internal/path/page"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 const (
@@ -37,8 +38,11 @@ func (s *source) podsOf(service api.Name) map[string]web.Endpoint {
 
 // traffic makes an edge from each node to each Service, or to each endpoint. The largest edges count.
 func traffic(frames []top.NodeFrame, notes []string, pods map[string]web.Endpoint) web.Traffic {
-	t := web.Traffic{Edges: []web.Edge{}, Notes: slices.Compact(slices.Clone(notes))}
-	t.Notes = t.Notes[:min(len(t.Notes), maxNotes)]
+	t := web.Traffic{Edges: []web.Edge{}}
+	for _, n := range notes[:min(len(notes), maxNotes)] {
+		what, hint := text.SplitHint(n)
+		t.Notes = append(t.Notes, web.Note{Text: what, Advice: hint})
+	}
 	for _, f := range frames {
 		t.Of++
 		t.Nodes += f.Nodes
@@ -47,22 +51,24 @@ func traffic(frames []top.NodeFrame, notes []string, pods map[string]web.Endpoin
 		}
 	}
 	slices.SortStableFunc(t.Edges, func(a, b web.Edge) int {
-		return cmp.Or(cmp.Compare(b.Connections, a.Connections), cmp.Compare(b.New, a.New), cmp.Compare(b.Bytes, a.Bytes))
+		return cmp.Or(cmp.Compare(b.Connections, a.Connections), cmp.Compare(rate(b.New), rate(a.New)), cmp.Compare(rate(b.Bytes), rate(a.Bytes)))
 	})
 	t.More = max(0, len(t.Edges)-maxEdges)
 	t.Edges = t.Edges[:len(t.Edges)-t.More]
 	return t
 }
 
-func edge(node string, r *flowtop.Row, pods map[string]web.Endpoint) web.Edge {
-	rate := func(f *float64) float64 {
-		if f == nil {
-			return 0
-		}
-		return *f
+// rate is 0 for a rate that is not known.
+func rate(f *float64) float64 {
+	if f == nil {
+		return 0
 	}
+	return *f
+}
+
+func edge(node string, r *flowtop.Row, pods map[string]web.Endpoint) web.Edge {
 	e := web.Edge{
-		Node: node, To: r.Name(), Service: r.Namespace + "/" + r.Service, Connections: r.Connections, New: rate(r.NewPerSecond), Bytes: rate(r.BytesPerSecond),
+		Node: node, To: r.Name(), Service: r.Namespace + "/" + r.Service, Connections: r.Connections, New: r.NewPerSecond, Bytes: r.BytesPerSecond,
 		Refused: rate(r.RejectsPerSecond) + rate(r.DropsPerSecond), Unanswered: r.Unanswered,
 	}
 	if r.Endpoint != nil {

@@ -147,28 +147,35 @@ type Seen struct {
 
 // Traffic has the connections through each node, now.
 type Traffic struct {
-	Nodes int      `json:"nodes"` // that answered, of Of
-	Of    int      `json:"of"`
-	Edges []Edge   `json:"edges"`           // the largest first
-	More  int      `json:"more,omitempty"`  // edges that are left out
-	Notes []string `json:"notes,omitempty"` // missing figures
-	Error string   `json:"error,omitempty"`
+	Nodes int    `json:"nodes"` // that answered, of Of
+	Of    int    `json:"of"`
+	Edges []Edge `json:"edges"`           // the largest first
+	More  int    `json:"more,omitempty"`  // edges that are left out
+	Notes []Note `json:"notes,omitempty"` // missing figures
+	Error string `json:"error,omitempty"`
 	// Advice is the remedy of Error.
 	Advice string `json:"advice,omitempty"`
 }
 
-// An Edge has the connections that one node translates, to a Service port or to an endpoint. Rates are per second.
+// A Note says what is missing, and the remedy.
+type Note struct {
+	Text   string `json:"text"`
+	Advice string `json:"advice,omitempty"`
+}
+
+// An Edge has the connections that one node translates, to a Service port or to an endpoint. Rates are per second, and nil
+// if the node does not count them.
 type Edge struct {
-	Node        string  `json:"node"`
-	To          string  `json:"to"`      // "shop/web:http", or an endpoint's address and port
-	Service     string  `json:"service"` // NAMESPACE/NAME
-	Pod         string  `json:"pod,omitempty"`
-	At          string  `json:"at,omitempty"` // the pod's node
-	Connections int     `json:"connections"`
-	Unanswered  int     `json:"unanswered,omitempty"`
-	New         float64 `json:"new"`
-	Bytes       float64 `json:"bytes"`
-	Refused     float64 `json:"refused,omitempty"` // packets that were rejected or dropped
+	Node        string   `json:"node"`
+	To          string   `json:"to"`      // "shop/web:http", or an endpoint's address and port
+	Service     string   `json:"service"` // NAMESPACE/NAME
+	Pod         string   `json:"pod,omitempty"`
+	At          string   `json:"at,omitempty"` // the pod's node
+	Connections int      `json:"connections"`
+	Unanswered  int      `json:"unanswered,omitempty"`
+	New         *float64 `json:"new"`
+	Bytes       *float64 `json:"bytes"`
+	Refused     float64  `json:"refused,omitempty"` // packets that were rejected or dropped
 }
 
 // A Source answers questions about the cluster. Its errors carry advice in [brackets].

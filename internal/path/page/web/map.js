@@ -13,7 +13,7 @@ let source = null;
 let service = "";
 let last = null;
 
-const short = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(1)}G` : n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : n >= 1e3 ? `${(n / 1e3).toFixed(1)}k` : `${Math.round(n * 10) / 10}`);
+const short = (n) => (n === null || n === undefined ? "-" : n >= 1e9 ? `${(n / 1e9).toFixed(1)}G` : n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : n >= 1e3 ? `${(n / 1e3).toFixed(1)}k` : `${Math.round(n * 10) / 10}`);
 
 function svg(tag, props = {}, ...children) {
   const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -79,7 +79,7 @@ function draw() {
   const focused = document.activeElement?.getAttribute("href");
   $("map-body").replaceChildren(...[
     el("p", { class: "quiet" }, `${t.nodes} of ${t.of} nodes answer.${t.more ? ` ${t.more} smaller lines are left out.` : ""}`),
-    t.notes?.length ? el("ul", { class: "findings" }, t.notes.map((n) => finding(n))) : null,
+    t.notes?.length ? el("ul", { class: "findings" }, t.notes.map((n) => finding(n.text, n.advice))) : null,
     t.edges.length ? picture(t.edges, figure) : el("p", {}, "No connections now."),
     t.edges.length ? table("Figures", ["Node", service ? "Endpoint" : "Service", "Connections", "New/s", "Bytes/s", "Refused/s"], rows) : null,
   ].filter(Boolean));
@@ -97,9 +97,10 @@ function picture(edges, figure) {
   const lines = edges.flatMap((e) => {
     const i = at(nodes, e.node), j = at(ends, e.to);
     const value = e[figure] ?? 0;
-    if (i < 0 || j < 0 || value === 0) return [];
+    const trouble = e.refused > 0 || e.unanswered > 0;
+    if (i < 0 || j < 0 || (value === 0 && !trouble)) return [];
     const y1 = y(i, nodes.length), y2 = y(j, ends.length), middle = (left + width - right) / 2;
-    return [svg("path", { class: e.refused > 0 || e.unanswered > 0 ? "flow trouble" : "flow", d: `M${left},${y1} C${middle},${y1} ${middle},${y2} ${width - right},${y2}`,
+    return [svg("path", { class: trouble ? "flow trouble" : "flow", d: `M${left},${y1} C${middle},${y1} ${middle},${y2} ${width - right},${y2}`,
       "stroke-width": Math.max(1, (widest * value) / top).toFixed(1) }, svg("title", {}, `${e.node} to ${e.to}: ${short(value)} ${figures[figure]}`))];
   });
   const box = (x, w, i, n, text) => [svg("rect", { class: "box", x, y: y(i, n) - 12, width: w, height: 24, rx: 4 }), svg("text", { x: x + 6, y: y(i, n) + 4 }, cut(text, w))];
