@@ -20,7 +20,8 @@ import (
 const (
 	publishEvery  = time.Second
 	announceEvery = 30 * time.Second
-	announceSoon  = 2 * time.Second // after a Service of type LoadBalancer changed, or a browser came
+	announceLeast = 10 * time.Second // between two reads, although a Service of type LoadBalancer changed
+	announceTick  = 2 * time.Second
 	announceLimit = 15 * time.Second
 	// firstLists is the time after which lists that have not come count as not answered.
 	firstLists = 10 * time.Second
@@ -117,7 +118,7 @@ const loadBalancer = "LoadBalancer"
 
 // followAnnouncers reads the announcers of all addresses, while a browser shows the page.
 func (p *publisher) followAnnouncers(ctx context.Context) {
-	tick := time.NewTicker(announceSoon)
+	tick := time.NewTicker(announceTick)
 	defer tick.Stop()
 	var last time.Time
 	for {
@@ -127,7 +128,7 @@ func (p *publisher) followAnnouncers(ctx context.Context) {
 		case <-tick.C:
 		}
 		p.mu.Lock()
-		due := p.stale || time.Since(last) > announceEvery
+		due := p.stale && time.Since(last) > announceLeast || time.Since(last) > announceEvery
 		p.mu.Unlock()
 		if due && p.page.Watched() {
 			p.readAnnouncers(ctx)

@@ -128,12 +128,15 @@ func (s *source) View(ctx context.Context, name api.Name, node, from string) (*w
 	}
 	eps := s.live.Slices(name)
 	facts := s.facts(tool, at)
-	around := s.live.Around(ctx, name)
+	around := s.live.Around(ctx, svc)
 	v := &web.View{
 		Service: row(svc, eps, nil), Selector: labels(svc.Selector), Node: at.Name, Zone: at.Zone, From: string(origins[0]), Events: events(around.Events),
 	}
 	report := service.NewReport(svc.Service, eps, facts, s.table(tool, facts).Entry(name), origins[:1])
-	v.Groups = groups(report, health{around.Pods, eps})
+	var more int
+	if v.Groups, more = groups(report, health{around.Pods, eps}); more > 0 {
+		v.Findings = append(v.Findings, fmt.Sprintf("%d more addresses are not shown", more))
+	}
 	if len(report.Frontends) == 0 && svc.ExternalName == "" {
 		v.Groups = []web.Group{headless(eps, health{around.Pods, eps})}
 	}

@@ -16,8 +16,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxEndpoints bounds the endpoints of a group. The used ones come first.
-const maxEndpoints = 500
+const (
+	maxEndpoints = 500 // of a group. The used ones come first
+	maxGroups    = 20
+	maxFrontends = 200 // of a Service. A tenant may have thousands
+)
 
 // health knows the pods of a namespace and the endpoints of a Service.
 type health struct {
@@ -48,25 +51,30 @@ func (h health) of(pod, addr string) string {
 	return "not known"
 }
 
-// groups puts frontends with the same endpoints together.
-func groups(r service.Report, h health) []web.Group {
-	all := []web.Group{}
+// groups puts frontends with the same endpoints together. It returns the number of frontends that are left out.
+func groups(r service.Report, h health) (all []web.Group, more int) {
+	all = []web.Group{}
 	for i := range r.Frontends {
 		f := &r.Frontends[i]
 		if len(f.Traffic) == 0 {
 			continue
 		}
+		if i >= maxFrontends {
+			return all, more + len(r.Frontends) - i
+		}
 		t := f.Traffic[0]
 		front := web.Frontend{Address: f.Address, Kind: string(f.Kind), Port: f.Port, ServedAt: f.ServedAt, Options: f.Options, Action: t.Action, Reason: t.Reason, Source: t.Source}
-		eps, more := endpoints(t.Endpoints, h)
-		same := slices.IndexFunc(all, func(g web.Group) bool { return g.More == more && reflect.DeepEqual(g.Endpoints, eps) })
-		if same >= 0 {
+		eps, over := endpoints(t.Endpoints, h)
+		same := slices.IndexFunc(all, func(g web.Group) bool { return g.More == over && reflect.DeepEqual(g.Endpoints, eps) })
+		if same < 0 && len(all) == maxGroups {
+			more++
+		} else if same >= 0 {
 			all[same].Frontends = append(all[same].Frontends, front)
 		} else {
-			all = append(all, web.Group{Frontends: []web.Frontend{front}, Endpoints: eps, More: more})
+			all = append(all, web.Group{Frontends: []web.Frontend{front}, Endpoints: eps, More: over})
 		}
 	}
-	return all
+	return all, more
 }
 
 // endpoints converts the endpoints of one frontend. The shares count new connections.

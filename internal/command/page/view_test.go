@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/loadbalancer"
 	kubepath "github.com/fairway-net/fairway/internal/kube/path"
 	web "github.com/fairway-net/fairway/internal/path/page"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // objects are a shop: web with a ready and a broken pod, a headless and an external Service, and a Service of type
@@ -167,5 +169,23 @@ func TestPublish(t *testing.T) {
 	p.publish(names)
 	if nodes := s.nodeNames(); !slices.Equal(nodes, []string{"node-1", "node-2"}) || !p.stale {
 		t.Error(nodes, p.stale)
+	}
+}
+
+// TestManyFrontends shows that a Service with thousands of ports makes no huge answer.
+func TestManyFrontends(t *testing.T) {
+	var r service.Report
+	for i := range 3000 {
+		e := service.EndpointReport{Address: fmt.Sprintf("10.0.0.1:%d", i), Used: true}
+		r.Frontends = append(r.Frontends, service.FrontendReport{Address: fmt.Sprint(i), Traffic: []service.TrafficReport{{Endpoints: []service.EndpointReport{e}}}})
+	}
+	if all, more := groups(r, health{}); len(all) != maxGroups || more != 3000-maxGroups {
+		t.Errorf("%d groups, %d more", len(all), more)
+	}
+	for i := range r.Frontends {
+		r.Frontends[i].Traffic = r.Frontends[0].Traffic
+	}
+	if all, more := groups(r, health{}); len(all) != 1 || len(all[0].Frontends) != maxFrontends || more != 3000-maxFrontends {
+		t.Errorf("%d groups, %d more", len(all), more)
 	}
 }

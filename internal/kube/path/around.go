@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/path"
@@ -28,7 +28,7 @@ const (
 // Around has what a person wants to know next to a Service, from its namespace. A part that cannot be read is empty, and
 // Problems say why.
 type Around struct {
-	Pods     map[string]*path.Pod // of the namespace, by name
+	Pods     map[string]*path.Pod // of the Service, by name
 	Policies *networkpolicy.Cluster
 	Events   []Event // of the Service, the newest first
 	Problems []error
@@ -43,16 +43,21 @@ type Event struct {
 	Count   int       `json:"count,omitempty"`
 }
 
-// Around lists the pods, the policies and the events that concern a Service, once.
-func (l *Live) Around(ctx context.Context, name api.Name) *Around {
-	a, o, client := &Around{}, &Objects{}, l.client
+// Around lists the pods, the policies and the events that concern a Service, once. The pods are those of its selector. A
+// Service without a selector has all pods of its namespace.
+func (l *Live) Around(ctx context.Context, svc *path.Service) *Around {
+	a, o, client, name := &Around{}, &Objects{}, l.client, svc.Name
 	failed := func(kind string, err error) bool {
 		if err != nil {
 			a.Problems = append(a.Problems, fmt.Errorf("list %s: %w", kind, text.RequestError(err)))
 		}
 		return err != nil
 	}
-	failed("pods", eachPage(pages(ctx, client.CoreV1().Pods(name.Namespace).List, func(l *corev1.PodList) { o.Pods = append(o.Pods, l.Items...) })))
+	pods := pages(ctx, client.CoreV1().Pods(name.Namespace).List, func(l *corev1.PodList) { o.Pods = append(o.Pods, l.Items...) })
+	failed("pods", eachPage(func(options metav1.ListOptions) (string, error) {
+		options.LabelSelector = labels.Set(svc.Selector).String()
+		return pods(options)
+	}))
 	failed("networkpolicies", eachPage(pages(ctx, client.NetworkingV1().NetworkPolicies(name.Namespace).List, func(l *networkingv1.NetworkPolicyList) { o.Policies = append(o.Policies, l.Items...) })))
 	if ns, err := client.CoreV1().Namespaces().Get(ctx, name.Namespace, metav1.GetOptions{}); !failed("namespaces", err) {
 		o.Namespaces = append(o.Namespaces, *ns)
