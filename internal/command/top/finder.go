@@ -2,8 +2,6 @@ package top
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,12 +30,5 @@ func (f *finder) find(ctx context.Context, node string) (kube.AgentPod, error) {
 		}
 		f.all, f.at = all, time.Now()
 	}
-	i := slices.IndexFunc(f.all, func(p kube.AgentPod) bool { return p.Node == node })
-	switch {
-	case i < 0:
-		return kube.AgentPod{}, fmt.Errorf("there is no node %s any more", node)
-	case !f.all[i].Running:
-		return kube.AgentPod{}, fmt.Errorf("no running agent: %s [fairway status says why]", f.all[i].State)
-	}
-	return f.all[i], nil
+	return kube.AgentOn(f.all, node)
 }
