@@ -39,7 +39,7 @@ var kinds = map[string][2]string{
 	"pods":           {"v1", "Pod"},
 }
 
-func newAPIServer(t *testing.T) *apiServer {
+func newAPIServer(t testing.TB) *apiServer {
 	t.Helper()
 	a := &apiServer{changed: make(chan struct{})}
 	srv := httptest.NewServer(a)

@@ -94,6 +94,7 @@ func setupClients(c *caddy.Controller) error {
 	})
 	limitScrapes(c)
 	limitServices(c)
+	useFronts(c)
 	return nil
 }
 

@@ -89,14 +89,14 @@ func alone(t *testing.T) bool {
 }
 
 // corefile writes a Corefile for the test and returns its path.
-func corefile(t *testing.T, format string, args ...any) string {
+func corefile(t testing.TB, format string, args ...any) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "Corefile")
 	rewrite(t, path, format, args...)
 	return path
 }
 
-func rewrite(t *testing.T, path, format string, args ...any) {
+func rewrite(t testing.TB, path, format string, args ...any) {
 	t.Helper()
 	if err := os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644); err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func rewrite(t *testing.T, path, format string, args ...any) {
 
 // upstream is a DNS server for the rest of the world: every A query is answered
 // with one address. It returns its host:port and a count of the queries it got.
-func upstream(t *testing.T, address string) (addr string, queries func() int) {
+func upstream(t testing.TB, address string) (addr string, queries func() int) {
 	t.Helper()
 	testnet.NeedRoot(t, "opens the ports of a DNS server")
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")

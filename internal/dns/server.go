@@ -111,6 +111,8 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, m := range []prometheus.Collector{stale, refused} {
 		_ = prometheus.Register(m) // with CoreDNS's metrics; it fails only if m is registered
 	}
+	beginFronts()
+	defer endFronts()
 	inst, err := s.start(in)
 	if err != nil {
 		return err
