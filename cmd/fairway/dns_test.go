@@ -29,6 +29,8 @@ func TestDNSShowsAndRefuses(t *testing.T) {
 		{[]string{"--show-corefile", "--cluster-domain", "k8s.test", "--dns-port", "1053"}, 0, "kubernetes k8s.test in-addr.arpa", ""},
 		{[]string{"--show-corefile", "--conf", bad}, 0, "whoami", ""},
 		{[]string{"--check", good}, 0, "  forward . 192.0.2.53                               " + good + ":3\nnote: no acl", ""},
+		{[]string{"--check", good, "--zone", "example.org"}, 0, "\nexample.org:8053\n", ""},
+		{[]string{"--check", good, "--zone", "*.org"}, 1, "", "is no name"},
 		{[]string{"--check", bad}, 1, "cannot serve: " + bad + `:3: plugin "whoami" is not built in`, ""},
 		{[]string{"--check", "-"}, 1, "stdin has no server block", ""},
 		{[]string{"--check", "/nonexistent/Corefile"}, 1, "", "no such file"},

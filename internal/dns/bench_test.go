@@ -158,12 +158,15 @@ type benched struct {
 }
 
 func startBenched(b *testing.B, kind, path string, port int) *benched {
-	cmd := exec.CommandContext(b.Context(), "taskset", "-c", "1", "/proc/self/exe", "-test.run=^$", "-test.bench=^BenchmarkBesideCoreDNS$", "-test.benchtime=1x", "-test.timeout=10m")
+	cmd := exec.Command("taskset", "-c", "1", "/proc/self/exe", "-test.run=^$", "-test.bench=^BenchmarkBesideCoreDNS$", "-test.benchtime=1x", "-test.timeout=10m")
 	exe, err := os.Executable()
 	if err != nil {
 		b.Fatal(err)
 	}
 	cmd.Args[3] = exe
+	if dir := os.Getenv("FAIRWAY_BENCH_PROFILES"); dir != "" {
+		cmd.Args = append(cmd.Args, "-test.cpuprofile="+filepath.Join(dir, kind+".prof"))
+	}
 	cmd.Env = append(os.Environ(), benchChild+"="+kind, "FAIRWAY_BENCH_COREFILE="+path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr

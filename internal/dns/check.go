@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,17 +39,30 @@ type Directive struct {
 	Text string
 }
 
-// Check reports what a server would do with a Corefile, without serving it. It sets up CoreDNS's plugins, so the process
-// must not run a Server.
-func Check(path string, data []byte) Report {
+// Check reports what a server would do with a Corefile and the zones of cfg, without serving it. It sets up CoreDNS's
+// plugins, so the process must not run a Server.
+func Check(cfg Config, path string, data []byte) Report {
 	defer captureLog(slog.New(slog.DiscardHandler))()
 	blocks, err := parseBlocks(path, data)
 	if err != nil {
 		return Report{Errors: []string{err.Error()}}
 	}
-	r := Report{Errors: unknownPlugins(path, blocks)}
+	own := blocks
+	r := Report{Errors: unknownPlugins(path, own)}
 	for _, b := range blocks {
 		r.Servers = append(r.Servers, ServerBlock{strings.Join(b.Keys, " "), directives(path, b)})
+	}
+	if block := New(cfg).zoneBlock(); block != "" {
+		zones, err := parseBlocks("--zone", []byte(block))
+		if err != nil {
+			return Report{Errors: []string{err.Error()}}
+		}
+		all := directives("", zones[0])
+		for i := range all {
+			all[i].At = "--zone"
+		}
+		r.Servers = append(r.Servers, ServerBlock{strings.Join(zones[0].Keys, " "), all})
+		blocks, data = append(blocks, zones...), append(bytes.TrimRight(data, "\n"), block...)
 	}
 	r.Errors = append(r.Errors, duplicateZones(blocks)...)
 	if len(r.Errors) == 0 {
@@ -57,7 +71,7 @@ func Check(path string, data []byte) Report {
 		}
 	}
 	if len(r.Errors) == 0 {
-		r.Notes = notes(blocks)
+		r.Notes = notes(own, len(cfg.Zones) > 0)
 	}
 	return r
 }
@@ -201,8 +215,8 @@ func has(blocks []caddyfile.ServerBlock, name string, words ...string) bool {
 	return false
 }
 
-// notes returns hints about a Corefile for a pod of deploy/dns.
-func notes(blocks []caddyfile.ServerBlock) (all []string) {
+// notes returns hints about a Corefile for a pod of deploy/dns. zones says whether --zone is set.
+func notes(blocks []caddyfile.ServerBlock, zones bool) (all []string) {
 	for _, n := range []struct {
 		when bool
 		text string
@@ -214,6 +228,7 @@ func notes(blocks []caddyfile.ServerBlock) (all []string) {
 		{!has(blocks, "prometheus"), "no prometheus: there are no metrics at port 9153"},
 		{!has(blocks, "kubernetes"), "no kubernetes: names of Services are not answered"},
 		{has(blocks, "kubernetes", "verified"), "kubernetes with `pods verified` reads pods: add the component dns-verified-pods"},
+		{has(blocks, "names") && !zones, "names answers SERVFAIL without --zone"},
 		{has(blocks, "autopath", "@kubernetes") && !has(blocks, "kubernetes", "verified"), "autopath @kubernetes does nothing without `pods verified` in the kubernetes block"},
 	} {
 		if n.when {

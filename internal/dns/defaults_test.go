@@ -78,7 +78,7 @@ func TestReports(t *testing.T) {
 			}
 			inPod(t, a)
 			var got strings.Builder
-			report := Check(AdoptedCorefile, []byte(section(a, "etc/coredns/Corefile")))
+			report := Check(Config{}, AdoptedCorefile, []byte(section(a, "etc/coredns/Corefile")))
 			if _, err := report.WriteTo(&got); err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +157,7 @@ func TestWhatCheckRefuses(t *testing.T) {
 		return
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if r := Check("Corefile", []byte(". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n")); len(r.Errors) > 0 {
+	if r := Check(Config{}, "Corefile", []byte(". {\n kubernetes cluster.local\n forward . 192.0.2.1\n}\n")); len(r.Errors) > 0 {
 		t.Errorf("outside of a cluster: %v", r.Errors)
 	}
 	for _, c := range []struct{ text, want string }{
@@ -171,7 +171,7 @@ func TestWhatCheckRefuses(t *testing.T) {
 		{". {\n cache\n}\n. {\n cache\n}\n", "two server blocks have the zone"},
 		{". {\n hosts {\n  ttl x\n }\n}\n", "Corefile:2: plugin/hosts"},
 	} {
-		r := Check("Corefile", []byte(c.text))
+		r := Check(Config{}, "Corefile", []byte(c.text))
 		text := strings.Join(r.Errors, "|")
 		if len(r.Errors) == 0 || !strings.Contains(text, c.want) || strings.Contains(text, "\n") {
 			t.Errorf("%q: got %q, want %q", c.text, text, c.want)
@@ -321,7 +321,7 @@ func TestDocsCheck(t *testing.T) {
 	const text = ".:53 {\n errors\n health\n ready\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  pods insecure\n }\n" +
 		" route53 example.com.:Z1\n forward . /etc/resolv.conf\n reload\n}\ncorp.example:53 {\n forward . 192.0.2.53 192.0.2.54\n}\n"
 	var got strings.Builder
-	if _, err := Check("Corefile", []byte(text)).WriteTo(&got); err != nil {
+	if _, err := Check(Config{}, "Corefile", []byte(text)).WriteTo(&got); err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile("../../docs/dns.md")

@@ -282,12 +282,22 @@ func TestFrontAnswersAndCounts(t *testing.T) {
 	}
 	for _, to := range []string{"127.0.0.1", "127.0.0.5", "::1"} {
 		ask := func() {
+			before := counts(t)
 			c := &dns.Client{}
 			for _, m := range asked {
 				if r, _, err := c.Exchange(m, netip.MustParseAddrPort(net.JoinHostPort(to, "5361")).String()); err != nil || r.Id != m.Id {
 					t.Fatalf("ask %s: %v", to, err)
 				}
 			}
+			eventually(t, "all answers to be counted, which have been sent by then", func() error {
+				now := counts(t)
+				for _, last := range []string{"coredns_dns_responses_total", "coredns_dns_response_size_bytes"} {
+					if n := total(now, last) - total(before, last); n != float64(len(asked)) {
+						return fmt.Errorf("%s counts %g", last, n)
+					}
+				}
+				return nil
+			})
 		}
 		ask() // acl admits the client
 		before := counts(t)
@@ -340,6 +350,16 @@ func counts(t *testing.T) map[string]float64 {
 		}
 	}
 	return all
+}
+
+// total returns the sum of a metric over its labels; of a histogram the number of observations.
+func total(all map[string]float64, metric string) (sum float64) {
+	for name, n := range all {
+		if strings.HasPrefix(name, metric+" ") && !strings.HasSuffix(name, " sum") {
+			sum += n
+		}
+	}
+	return sum
 }
 
 func difference(now, before map[string]float64) string {

@@ -122,3 +122,35 @@ func transferZone(t *testing.T, from, server string) (all []string) {
 	}
 	return all
 }
+
+// TestCheckZones: --check shows the server block of --zone.
+func TestCheckZones(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	check := func(cfg Config, corefile string) string {
+		var b strings.Builder
+		if _, err := Check(cfg, "Corefile", []byte(corefile)).WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	const corefile = ".:53 {\n    errors\n    forward . 192.0.2.53\n}\n"
+	zones := Config{Zones: []string{"example.org", "lab.example.org"}, ZoneTransferTo: []netip.Addr{netip.MustParseAddr("192.0.2.54")}}
+	plain, with := check(Config{}, corefile), check(zones, corefile)
+	const block = `example.org:8053 lab.example.org:8053
+  prometheus :9153                                   --zone
+  errors                                             --zone
+  transfer                                           --zone
+  names                                              --zone
+`
+	if at := strings.Index(plain, "note: "); at < 0 || with != plain[:at]+block+plain[at:] {
+		t.Errorf("got:\n%s\nwithout zones:\n%s", with, plain)
+	}
+	if got := check(zones, corefile+"lab.example.org:8053 {\n    names\n}\n"); !strings.Contains(got, `cannot serve: two server blocks have the zone "lab.example.org:8053"`) {
+		t.Errorf("a zone twice: got:\n%s", got)
+	}
+	if got := check(Config{}, corefile+"example.org {\n    names\n}\n"); !strings.Contains(got, "note: names answers SERVFAIL without --zone\n") {
+		t.Errorf("names without zones: got:\n%s", got)
+	}
+}

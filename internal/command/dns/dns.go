@@ -40,9 +40,6 @@ and routes outside the cluster (docs/names.md).`,
   fairway dns --zone example.org --zone-transfer-to 192.0.2.54`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if check != "" {
-				return checkCorefile(e, check)
-			}
 			var err error
 			if cfg.Log, err = format.Logger(e.Stderr, "dns"); err != nil {
 				return err
@@ -55,6 +52,9 @@ and routes outside the cluster (docs/names.md).`,
 			cfg.AllowFrom = allowed
 			if err := outside.check(&cfg); err != nil {
 				return err
+			}
+			if check != "" {
+				return checkCorefile(e, cfg, check)
 			}
 			if !show {
 				return outside.run(c.Context(), e, cfg)
@@ -100,7 +100,7 @@ func allowedClients(flags []string) ([]netip.Prefix, error) {
 }
 
 // checkCorefile is `fairway dns --check`.
-func checkCorefile(e command.Env, path string) error {
+func checkCorefile(e command.Env, cfg dns.Config, path string) error {
 	var text []byte
 	var err error
 	if path == "-" {
@@ -112,7 +112,7 @@ func checkCorefile(e command.Env, path string) error {
 	if err != nil {
 		return fmt.Errorf("read Corefile: %w", err)
 	}
-	report := dns.Check(path, text)
+	report := dns.Check(cfg, path, text)
 	if _, err := report.WriteTo(e.Stdout); err != nil {
 		return err
 	}
