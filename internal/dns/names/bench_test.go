@@ -3,6 +3,7 @@ package names
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -25,6 +26,7 @@ func BenchmarkChange(b *testing.B) {
 	c := manyObjects()
 	table, _ := New(c, benchConfig, nil, 1)
 	for i := 0; b.Loop(); i++ {
+		c.Objects = slices.Clone(c.Objects)
 		c.Objects[5000].Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
 		table, _ = New(c, benchConfig, table, 1)
 	}

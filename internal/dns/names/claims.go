@@ -95,7 +95,11 @@ func Claims(c Cluster, zones []string) (all []Claim, problems []Problem) {
 	for _, g := range c.Gateways {
 		gateways[[2]string{g.Namespace, g.Name}] = g
 	}
-	objects := slices.Clone(c.Objects)
+	return claims(slices.Clone(c.Objects), gateways, zones)
+}
+
+// claims is Claims for objects that it may sort.
+func claims(objects []Object, gateways map[[2]string]Gateway, zones []string) (all []Claim, problems []Problem) {
 	slices.SortFunc(objects, func(a, b Object) int { return cmp.Or(cmp.Compare(a.Created, b.Created), a.Compare(b.Ref)) })
 	names := map[string]map[string]bool{} // by namespace
 	for _, o := range objects {

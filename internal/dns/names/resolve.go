@@ -60,7 +60,7 @@ func (t *Table) Resolve(name, qtype string) Answer {
 
 // find returns the records of a name, or those of the wildcard that stands for it, and whether the name exists.
 func (z *zone) find(name string) (records []Record, exists bool) {
-	if records = z.records[name]; len(records) > 0 || z.parents[name] {
+	if records = z.records[name]; len(records) > 0 || z.longer[name] > 0 {
 		return records, true
 	}
 	for parent := name; parent != z.name; {
@@ -68,7 +68,7 @@ func (z *zone) find(name string) (records []Record, exists bool) {
 		if records = z.records["*."+parent]; len(records) > 0 {
 			return records, true
 		}
-		if z.parents[parent] || len(z.records[parent]) > 0 {
+		if z.longer[parent] > 0 || len(z.records[parent]) > 0 {
 			return nil, false
 		}
 	}

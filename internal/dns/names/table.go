@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // Config says which zones are served.
@@ -29,39 +30,81 @@ type Table struct {
 	cfg    Config
 	serial uint32
 	zones  []zone // those with the longest names first
+	memo   atomic.Pointer[memo]
 }
 
-// A zone has the records of its names, and the names that exist only because a longer name does.
+// A zone has the records of its names, and for each name the number of longer names with records: a name exists if there
+// is one. The zone itself always exists.
 type zone struct {
 	name    string
 	records map[string][]Record // by the name without dot
-	parents map[string]bool
+	longer  map[string]int
 }
 
 // New makes the table of a cluster. The serial number is the previous table's if the records are the same, and else now
-// or the next number, whichever is larger. previous may be nil.
+// or the next number, whichever is larger. previous may be nil. New reuses the previous table's parts, so a change costs
+// what follows from it, and a look at each object. The caller does not change the parts of c later.
 func New(c Cluster, cfg Config, previous *Table, now uint32) (*Table, []Problem) {
-	claims, problems := Claims(c, cfg.Zones)
-	claims, reserved := cfg.reserve(claims)
-	entries, taken := Decide(claims)
-	t := &Table{cfg: cfg}
-	for _, name := range cfg.Zones {
-		t.zones = append(t.zones, zone{name: name, records: map[string][]Record{}, parents: map[string]bool{name: true}})
-	}
-	slices.SortFunc(t.zones, func(a, b zone) int { return cmp.Or(len(b.name)-len(a.name), cmp.Compare(a.name, b.name)) })
-	for _, e := range entries {
-		if z := t.zone(e.Name); z != nil {
-			z.add(e, cfg.TTL)
+	m, t := newMemo(), &Table{cfg: cfg, serial: now}
+	if previous != nil && previous.cfg.same(cfg) {
+		t.zones = slices.Clone(previous.zones)
+		if last := previous.memo.Swap(nil); last != nil {
+			m = last
 		}
 	}
-	t.serial = now
+	known := len(m.count) > 0
+	if !known {
+		t.zones = cfg.empty()
+	}
+	changed := t.update(m.names, m.update(c, cfg))
+	t.memo.Store(m)
 	if previous != nil {
 		t.serial = max(now, previous.serial+1)
-		if t.same(previous) {
+		if known && !changed || !known && t.same(previous) {
 			t.serial = previous.serial
 		}
 	}
-	return t, slices.Concat(problems, reserved, taken)
+	return t, m.problems()
+}
+
+// same reports whether two configurations are equal.
+func (c Config) same(o Config) bool {
+	return slices.Equal(c.Zones, o.Zones) && slices.Equal(c.Nameservers, o.Nameservers) && c.TTL == o.TTL
+}
+
+// empty returns the zones without records.
+func (c Config) empty() (zones []zone) {
+	for _, name := range c.Zones {
+		zones = append(zones, zone{name: name, records: map[string][]Record{}, longer: map[string]int{name: 1}})
+	}
+	slices.SortFunc(zones, func(a, b zone) int { return cmp.Or(len(b.name)-len(a.name), cmp.Compare(a.name, b.name)) })
+	return zones
+}
+
+// update sets the records of the names, and reports whether any differ from before. The table's zones may be those of
+// another table, so update clones a zone before its first change.
+func (t *Table) update(owners map[string]*owner, names map[string]bool) (changed bool) {
+	cloned := map[*zone]bool{}
+	for name := range names {
+		z := t.zone(name)
+		if z == nil {
+			continue
+		}
+		var records []Record
+		if o := owners[name]; o != nil {
+			records = o.entry.records(t.cfg.TTL)
+		}
+		if slices.Equal(records, z.records[name]) {
+			continue
+		}
+		changed = true
+		if !cloned[z] {
+			cloned[z] = true
+			z.records, z.longer = maps.Clone(z.records), maps.Clone(z.longer)
+		}
+		z.set(name, records)
+	}
+	return changed
 }
 
 // reserve removes claims of other namespaces for the names of the nameservers: whoever has these answers for the zones.
@@ -84,7 +127,7 @@ func (c Config) reserve(claims []Claim) (left []Claim, problems []Problem) {
 }
 
 func (t *Table) same(o *Table) bool {
-	return fmt.Sprint(t.cfg) == fmt.Sprint(o.cfg) && slices.EqualFunc(t.zones, o.zones, func(a, b zone) bool {
+	return t.cfg.same(o.cfg) && slices.EqualFunc(t.zones, o.zones, func(a, b zone) bool {
 		return maps.EqualFunc(a.records, b.records, slices.Equal[[]Record])
 	})
 }
@@ -110,22 +153,39 @@ func (t *Table) zone(name string) *zone {
 	return nil
 }
 
-// add adds the addresses of an entry. Each name between it and the zone exists from then on.
-func (z *zone) add(e *Entry, ttl uint32) {
-	if len(e.Addresses) == 0 {
-		return
+// set replaces the records of a name.
+func (z *zone) set(name string, records []Record) {
+	step := 0
+	switch had := len(z.records[name]) > 0; {
+	case len(records) > 0 && !had:
+		step = 1
+	case len(records) == 0 && had:
+		step = -1
+	}
+	if z.records[name] = records; len(records) == 0 {
+		delete(z.records, name)
+	}
+	for upper := name; step != 0 && upper != z.name; {
+		_, upper, _ = strings.Cut(upper, ".")
+		if z.longer[upper] += step; z.longer[upper] == 0 {
+			delete(z.longer, upper)
+		}
+	}
+}
+
+// records returns the records of an entry; nil: none.
+func (e *Entry) records(ttl uint32) (all []Record) {
+	if e == nil {
+		return nil
 	}
 	for _, a := range e.Addresses {
 		kind := "A"
 		if a.Is6() {
 			kind = "AAAA"
 		}
-		z.records[e.Name] = append(z.records[e.Name], Record{e.Name + ".", kind, cmp.Or(e.TTL, ttl), a.String()})
+		all = append(all, Record{e.Name + ".", kind, cmp.Or(e.TTL, ttl), a.String()})
 	}
-	for name := e.Name; name != z.name; {
-		_, name, _ = strings.Cut(name, ".")
-		z.parents[name] = true
-	}
+	return all
 }
 
 // soa returns the SOA record of a zone. Negative answers stay in caches for its last number.
