@@ -37,15 +37,20 @@ type front struct {
 	conn    *net.UDPConn
 	packets *ipv6.PacketConn // also for IPv4: only its batches are used
 	port    atomic.Pointer[frontPort]
+	closing atomic.Bool
 	running sync.WaitGroup
 }
 
 // A frontPort is what a front serves for one Corefile.
 type frontPort struct {
+	load   *corefileLoad
 	server *dnsserver.Server
 	zones  []*frontZone
 	kept   keptStore
 }
+
+// A corefileLoad is the identity of one start of a Corefile.
+type corefileLoad struct{ _ byte }
 
 // fronts are the fronts of the process by CoreDNS's name of the address, as dns://:53.
 var fronts struct {
@@ -57,18 +62,19 @@ var fronts struct {
 const (
 	frontBatch   = 32
 	frontReaders = 4
-	frontWait    = 5 * time.Second // for questions under way at the end, as CoreDNS
+	frontDrain   = 20 * time.Millisecond // for packets in the queue of a front that closes
+	frontWait    = 5 * time.Second       // for questions under way at the end, as CoreDNS
 )
 
 // serveFront lets the front of a server's address serve the zones. CoreDNS calls it when a Corefile's server starts.
-func serveFront(server *dnsserver.Server, zones []*frontZone) {
+func serveFront(load *corefileLoad, server *dnsserver.Server, zones []*frontZone) {
 	fronts.mu.Lock()
 	defer fronts.mu.Unlock()
 	f := fronts.open[server.Addr]
 	if fronts.ended || f == nil && len(zones) == 0 {
 		return
 	}
-	port := &frontPort{server: server, zones: zones, kept: keptStore{all: map[string]*kept{}}}
+	port := &frontPort{load: load, server: server, zones: zones, kept: keptStore{all: map[string]*kept{}}}
 	if len(zones) > maxFilterZones {
 		port.zones = nil
 	}
@@ -145,13 +151,26 @@ func beginFronts() {
 	fronts.ended = false
 }
 
-// endFronts closes all fronts, and waits for their goroutines.
+// endFronts closes all fronts, and allows no more.
 func endFronts() {
 	fronts.mu.Lock()
-	defer fronts.mu.Unlock()
 	fronts.ended = true
+	fronts.mu.Unlock()
+	closeFronts(func(*corefileLoad) bool { return true })
+}
+
+// closeFronts closes the fronts of some starts of a Corefile, and waits for their goroutines. The packets in their queues
+// are answered.
+func closeFronts(of func(*corefileLoad) bool) {
+	fronts.mu.Lock()
+	defer fronts.mu.Unlock()
 	for addr, f := range fronts.open {
-		_ = f.conn.Close()
+		if !of(f.port.Load().load) {
+			continue
+		}
+		_ = f.filter(nil) // CoreDNS's socket gets the next packets
+		f.closing.Store(true)
+		_ = f.conn.SetReadDeadline(time.Now().Add(frontDrain))
 		ended := make(chan struct{})
 		go func() {
 			f.running.Wait()
@@ -161,11 +180,12 @@ func endFronts() {
 		case <-ended:
 		case <-time.After(frontWait):
 		}
+		_ = f.conn.Close()
 		delete(fronts.open, addr)
 	}
 }
 
-// serve answers packets until the socket is closed.
+// serve answers packets until the front closes.
 func (f *front) serve() {
 	in, out := make([]ipv6.Message, frontBatch), make([]ipv6.Message, frontBatch)
 	buffers, done := make([][]byte, frontBatch), make([]counted, frontBatch)
@@ -176,7 +196,7 @@ func (f *front) serve() {
 	}
 	for {
 		n, err := f.packets.ReadBatch(in, 0)
-		if errors.Is(err, net.ErrClosed) {
+		if err != nil && (f.closing.Load() || errors.Is(err, net.ErrClosed)) {
 			return
 		}
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -105,6 +104,16 @@ func portOf(t *testing.T, port int) *frontPort {
 		return nil
 	})
 	return p
+}
+
+// zonesOf returns the number of zones that a port's front answers for; 0 without a front.
+func zonesOf(port int) int {
+	fronts.mu.Lock()
+	defer fronts.mu.Unlock()
+	if f := fronts.open[fmt.Sprintf("dns://:%d", port)]; f != nil {
+		return len(f.port.Load().zones)
+	}
+	return 0
 }
 
 // compare returns code and number of records of the kept answer to a message, or an error if CoreDNS answers otherwise.
@@ -281,27 +290,9 @@ func TestFrontAnswersAndCounts(t *testing.T) {
 		}
 	}
 	for _, to := range []string{"127.0.0.1", "127.0.0.5", "::1"} {
-		ask := func() {
-			before := counts(t)
-			c := &dns.Client{}
-			for _, m := range asked {
-				if r, _, err := c.Exchange(m, netip.MustParseAddrPort(net.JoinHostPort(to, "5361")).String()); err != nil || r.Id != m.Id {
-					t.Fatalf("ask %s: %v", to, err)
-				}
-			}
-			eventually(t, "all answers to be counted, which have been sent by then", func() error {
-				now := counts(t)
-				for _, last := range []string{"coredns_dns_responses_total", "coredns_dns_response_size_bytes"} {
-					if n := total(now, last) - total(before, last); n != float64(len(asked)) {
-						return fmt.Errorf("%s counts %g", last, n)
-					}
-				}
-				return nil
-			})
-		}
-		ask() // acl admits the client
+		askAll(t, to, asked) // acl admits the client
 		before := counts(t)
-		ask()
+		askAll(t, to, asked)
 		fast := difference(counts(t), before)
 		before = counts(t)
 		client := &net.UDPAddr{IP: net.ParseIP(to), Port: 4000}
@@ -323,6 +314,26 @@ func TestFrontAnswersAndCounts(t *testing.T) {
 	if err != nil || m.Rcode != dns.RcodeRefused {
 		t.Errorf("a blocked client gets %v %v, want REFUSED", m, err)
 	}
+}
+
+// askAll asks at an address of the server, and waits until the answers are counted.
+func askAll(t *testing.T, to string, asked []*dns.Msg) {
+	t.Helper()
+	before := counts(t)
+	for _, m := range asked {
+		if r, _, err := new(dns.Client).Exchange(m, net.JoinHostPort(to, "5361")); err != nil || r.Id != m.Id {
+			t.Fatalf("ask %s: %v", to, err)
+		}
+	}
+	eventually(t, "all answers to be counted", func() error {
+		now := counts(t)
+		for _, last := range []string{"coredns_dns_responses_total", "coredns_dns_response_size_bytes"} {
+			if n := total(now, last) - total(before, last); n != float64(len(asked)) {
+				return fmt.Errorf("%s counts %g", last, n)
+			}
+		}
+		return nil
+	})
 }
 
 // counts returns CoreDNS's counters of questions, and of bytes without their sums of time.
@@ -380,10 +391,9 @@ func TestFrontFollowsTheCorefile(t *testing.T) {
 	}
 	api := newAPIServer(t)
 	fill(api)
-	const text = ".:5362 {\n    kubernetes cluster.local {\n        endpoint %s\n        ttl %d\n    }\n    reload 2s 1s\n%s}\n"
-	path := corefile(t, text, api.URL, 30, "")
+	const text = ".:%d {\n    kubernetes cluster.local {\n        endpoint %s\n        ttl %d\n    }\n    reload 2s 1s\n%s}\n"
+	path := corefile(t, text, 5362, api.URL, 30, "")
 	serve(t, Config{Corefile: path})
-	p := portOf(t, 5362)
 	answered := func(ttl uint32, zones int, want string) {
 		t.Helper()
 		eventually(t, want, func() error {
@@ -391,18 +401,27 @@ func TestFrontFollowsTheCorefile(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			p = portOf(t, 5362)
-			if answer(m) != want || m.Answer[0].Header().Ttl != ttl || len(p.zones) != zones {
-				return fmt.Errorf("got %v, %d zones", m, len(p.zones))
+			n := zonesOf(5362)
+			if answer(m) != want || m.Answer[0].Header().Ttl != ttl || n != zones {
+				return fmt.Errorf("got %v, %d zones", m, n)
 			}
 			return nil
 		})
 	}
 	answered(30, 1, "NOERROR A 10.96.0.7")
-	rewrite(t, path, text, api.URL, 31, "    hosts {\n        192.0.2.9 web.prod.svc.cluster.local\n        ttl 31\n    }\n")
+	rewrite(t, path, text, 5362, api.URL, 31, "    hosts {\n        192.0.2.9 web.prod.svc.cluster.local\n        ttl 31\n    }\n")
 	answered(31, 0, "NOERROR A 192.0.2.9")
-	rewrite(t, path, text, api.URL, 32, "")
+	rewrite(t, path, text, 5362, api.URL, 32, "")
 	answered(32, 1, "NOERROR A 10.96.0.7")
+	rewrite(t, path, text, 5363, api.URL, 33, "")
+	portOf(t, 5363)
+	eventually(t, "the previous port to be closed", func() error {
+		c, err := net.ListenPacket("udp", ":5362")
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
 }
 
 // The zones of a front, for server blocks.

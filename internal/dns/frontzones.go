@@ -50,7 +50,7 @@ type site struct {
 	clients *admitted // by the plugin acl of the block
 }
 
-// useFronts opens a front for each port when CoreDNS serves it.
+// useFronts opens a front for each port when CoreDNS serves it, and closes the front with the port.
 func useFronts(c *caddy.Controller) {
 	configs := allConfigs(c)
 	scrapes.mu.Lock()
@@ -65,12 +65,17 @@ func useFronts(c *caddy.Controller) {
 			sites = append(sites, s)
 		}
 	}
+	load := &corefileLoad{}
 	for _, s := range sites {
 		s.UDPDecorateWriterFunc = func(server *dnsserver.Server) dns.DecorateWriter {
-			serveFront(server, frontZones(server.Addr, sites))
+			serveFront(load, server, frontZones(server.Addr, sites))
 			return nil // answers are written as before
 		}
 	}
+	c.OnShutdown(func() error {
+		closeFronts(func(of *corefileLoad) bool { return of == load }) // the next Corefile may have other ports
+		return nil
+	})
 }
 
 // frontZones returns the zones of a server with kept answers.
