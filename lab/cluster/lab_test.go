@@ -112,6 +112,7 @@ func (l *lab) testDNS() {
 	outside := []string{"kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=fairway-dns"}
 	docpage.Check(l, "../../docs/troubleshooting.md", strings.Join(outside, " "), l.eventually("example.org. A: ", outside...))
 	l.input(corednsConfigMap, "kubectl", "apply", "-f", "-")
+	l.zone()
 	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "deployment/fairway-dns")
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
 	for name, address := range map[string]string{"registry.example": "192.0.2.80", "www.corp.example": "198.51.100.9"} {
@@ -119,6 +120,29 @@ func (l *lab) testDNS() {
 		l.eventually(address+"\n", "node", "2", "--", "dig", "+short", "+time=5", "@10.96.0.10", name)
 	}
 	l.run("kubectl", "-n", "kube-system", "delete", "configmap", "coredns", "coredns-custom")
+	l.testZone()
+}
+
+// zone adds the component dns-zones, and an Ingress with an address.
+func (l *lab) zone() {
+	l.run("kubectl", "apply", "-f", "../../deploy/components/dns-zones/rbac.yaml", "-f", "../../deploy/components/dns-zones/service.yaml")
+	l.run("kubectl", "-n", "kube-system", "patch", "configmap", "fairway-agent", "--type", "merge", "-p", `{"data":{"DNS_ZONES":"zone.example"}}`)
+	l.run("kubectl", "create", "ingress", "shop", "--rule=shop.zone.example/=web:80")
+	l.run("kubectl", "patch", "ingress", "shop", "--subresource", "status", "--type", "merge", "-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.81"}]}}}`)
+}
+
+// testZone asks a server of the zone from outside, and removes the zone's objects, which its names follow.
+func (l *lab) testZone() {
+	server := strings.TrimSpace(l.eventually(".", "kubectl", "-n", "kube-system", "get", "service", "fairway-dns-zones", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"))
+	dig := []string{"client", "--", "dig", "+time=2", "+noall", "+comments", "+answer", "@" + server}
+	for name, want := range map[string]string{
+		"shop.zone.example": "192.0.2.81\n", "fairway-dns-zones.kube-system.zone.example": server + "\n",
+		"none.zone.example": "NXDOMAIN", "kubernetes.default.svc.cluster.local": "REFUSED",
+	} {
+		l.eventually(want, append(dig, name)...)
+	}
+	l.run("kubectl", "delete", "ingress", "shop")
+	l.eventually("NXDOMAIN", append(dig, "shop.zone.example")...)
 }
 
 // corednsConfigMap is a ConfigMap of a CoreDNS user: a host, and an extra domain as in k3s.
