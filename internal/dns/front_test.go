@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/ipv6"
 )
 
 // Answers over the network come from the front, count in CoreDNS's metrics as CoreDNS's own do, and come from the address
@@ -222,5 +224,42 @@ func TestFrontZones(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// An answer comes from the address that the client asked, also on a socket of a machine without IPv6.
+func TestFrontAnswersFromTheAskedAddress(t *testing.T) {
+	for _, c := range []struct{ listen, ask string }{{"0.0.0.0:0", "127.0.0.7"}, {"[::]:0", "127.0.0.7"}, {"[::]:0", "::1"}} {
+		f, err := openFront("dns://"+c.listen, &frontPort{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.closing.Store(true) // ends the readers, so that the test reads
+		if err := f.conn.SetReadDeadline(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		f.running.Wait()
+		if err := f.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(f.conn.LocalAddr().String())
+		client, err := net.Dial("udp", net.JoinHostPort(c.ask, port)) // takes packets from this address only
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Write([]byte("question")); err != nil {
+			t.Fatal(err)
+		}
+		m := []ipv6.Message{{Buffers: [][]byte{make([]byte, 100)}, OOB: make([]byte, 128)}}
+		if _, err := f.packets.ReadBatch(m, 0); err != nil {
+			t.Fatal(err)
+		}
+		m[0].OOB = replySource(m[0].OOB[:m[0].NN])
+		f.write(m)
+		_ = client.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := client.Read(make([]byte, 100)); err != nil {
+			t.Errorf("asked %s at %s: %v", c.ask, c.listen, err)
+		}
+		_, _ = client.Close(), f.conn.Close()
 	}
 }
