@@ -11,6 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+var keptAnswers = prometheus.NewCounter(prometheus.CounterOpts{
+	Name: "fairway_dns_kept_answers_total",
+	Help: "Questions about names of the cluster answered from kept messages, without CoreDNS's plugins",
+})
+
 // counters are CoreDNS's metrics of one kind of answer, so that kept answers count as others do. A nil *counters counts
 // nothing.
 type counters struct {

@@ -217,6 +217,7 @@ func (f *front) serve() {
 			answers++
 		}
 		f.write(out[:answers])
+		keptAnswers.Add(float64(answers))
 		d := time.Since(start)
 		for _, c := range done[:answers] {
 			c.count(c.request, c.response, c.do, d)

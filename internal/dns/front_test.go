@@ -64,6 +64,9 @@ func TestFrontAnswersAndCounts(t *testing.T) {
 	if n := len(p.kept.all); n < 6 {
 		t.Errorf("%d answers are kept, want 6 or more", n)
 	}
+	if text, err := get("http://127.0.0.1:9161/metrics"); err != nil || !strings.Contains(text, "\nfairway_dns_kept_answers_total ") || strings.Contains(text, "\nfairway_dns_kept_answers_total 0\n") {
+		t.Errorf("the metrics do not count kept answers: %v", err)
+	}
 	m, err := askFrom("udp", "127.0.0.9", "127.0.0.1", 5361, "web.prod.svc.cluster.local.")
 	if err != nil || m.Rcode != dns.RcodeRefused {
 		t.Errorf("a blocked client gets %v %v, want REFUSED", m, err)

@@ -108,7 +108,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.remark(slog.LevelWarn, in.note)
 	stale.Set(0)
-	for _, m := range []prometheus.Collector{stale, refused} {
+	for _, m := range []prometheus.Collector{stale, refused, keptAnswers} {
 		_ = prometheus.Register(m) // with CoreDNS's metrics; it fails only if m is registered
 	}
 	beginFronts()
