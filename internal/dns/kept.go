@@ -16,7 +16,7 @@ import (
 const (
 	maxKeptBytes = 16 << 20
 	keptOverhead = 600
-	maxKeptSize  = 1232 // of one answer; larger ones are made each time
+	maxKeptSize  = 1220 // of one answer; CoreDNS compresses larger ones for IPv6 clients
 )
 
 // A kept answer is a message that the kubernetes plugin made, with the objects that it read.
@@ -141,7 +141,7 @@ func (k *kept) answer(b []byte, id []byte, q question, conn apiConn) []byte {
 	if q.hasOPT {
 		size += optSize
 	}
-	if k.wire == nil || size > q.size {
+	if k.wire == nil || size > min(q.size, maxKeptSize) {
 		return nil
 	}
 	start := len(b)

@@ -79,9 +79,10 @@ func TestKeptAnswersWithCache(t *testing.T) {
 	}
 }
 
-// fillMore adds a Service with twelve pods, whose answer is too large for a client without EDNS0, and one with 100.
+// fillMore adds a Service with twelve pods, whose answer is too large for a client without EDNS0, one with an answer of
+// 1,224 bytes, which CoreDNS compresses for IPv6 clients, and one with 100 pods.
 func fillMore(api *apiServer) {
-	for name, pods := range map[string]int{"dozen": 12, "hundred": 100} {
+	for name, pods := range map[string]int{"dozen": 12, "pods-025": 25, "hundred": 100} {
 		api.put("services", "prod", name, object{"spec": object{"type": "ClusterIP", "clusterIP": "None", "clusterIPs": []string{"None"}}})
 		var endpoints []object
 		for i := range pods {
@@ -225,7 +226,7 @@ func pack(t testing.TB, m *dns.Msg) []byte {
 }
 
 var someNames = []string{
-	"web.prod.svc", "db.prod.svc", "dozen.prod.svc", "hundred.prod.svc", "idle.prod.svc", "mail.prod.svc", "late.prod.svc", "db-0.db.prod.svc",
+	"web.prod.svc", "db.prod.svc", "dozen.prod.svc", "pods-025.prod.svc", "hundred.prod.svc", "idle.prod.svc", "mail.prod.svc", "late.prod.svc", "db-0.db.prod.svc",
 	"10-244-2-3.db.prod.svc", "db-2.db.prod.svc", "1-2-3-4.prod.pod", "1-2-3-4.nowhere.pod", "x.prod.pod", "prod.svc", "new.svc", "nowhere.svc",
 	"svc", "pod", "", "ns.dns", "dns-version", "_http._tcp.web.prod.svc", "*.prod.svc", "web.*.svc", "a.b.c.d.e.svc", "www.example.com",
 	"www.example.com.prod.svc", "www.example.com.svc", "web.prod.svc.cluster.local.prod.svc", "x.y", "fd00--1.prod.pod", "new.new.svc", "a.new.pod",
