@@ -264,6 +264,9 @@ func (p *frontPort) answer(b, msg []byte, from netip.Addr) ([]byte, counted) {
 		}
 		p.kept.put(q.key, k)
 	}
+	if !z.pass(k.name) {
+		return nil, counted{}
+	}
 	b = k.answer(b, msg, q, z.kubernetes.APIConn)
 	c := counted{k.counters[0], len(msg), len(k.wire), q.do}
 	if from.Is6() {

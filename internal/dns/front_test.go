@@ -167,7 +167,9 @@ func TestFrontFollowsTheCorefile(t *testing.T) {
 	}
 	answered(30, 1, "NOERROR A 10.96.0.7")
 	rewrite(t, path, text, 5362, api.URL, 31, "    hosts {\n        192.0.2.9 web.prod.svc.cluster.local\n        ttl 31\n    }\n")
-	answered(31, 0, "NOERROR A 192.0.2.9")
+	answered(31, 1, "NOERROR A 192.0.2.9") // the plugin hosts is asked first
+	rewrite(t, path, text, 5362, api.URL, 34, "    rewrite name exact nobody.prod.svc.cluster.local web.prod.svc.cluster.local\n")
+	answered(34, 0, "NOERROR A 10.96.0.7")
 	rewrite(t, path, text, 5362, api.URL, 32, "")
 	answered(32, 1, "NOERROR A 10.96.0.7")
 	rewrite(t, path, text, 5363, api.URL, 33, "")
@@ -196,6 +198,7 @@ func TestFrontZones(t *testing.T) {
 		{". {\n" + k + "}\nlocal {\n forward . 127.0.0.1:1\n}\n", ""},
 		{". {\n" + k + "}\ncorp.example {\n forward . 127.0.0.1:1\n}\n", "cluster.local"},
 		{". {\n" + k + "log\n}\n", ""},
+		{". {\n" + k + "hosts {\n 192.0.2.1 a\n fallthrough\n}\n}\n", "cluster.local"},
 		{". {\n" + k + "rewrite name a b\n}\n", ""},
 		{". {\n" + k + "template IN A {\n rcode NXDOMAIN\n}\n}\n", ""},
 		{". {\n" + k + "acl svc.cluster.local {\n block\n}\n}\n", ""},

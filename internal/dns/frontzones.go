@@ -12,6 +12,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/hosts"
 	"github.com/coredns/coredns/plugin/metrics"
 	"github.com/coredns/coredns/plugin/pkg/dnsutil"
 	"github.com/coredns/coredns/plugin/pkg/transport"
@@ -26,12 +27,18 @@ type frontZone struct {
 	shuffle    bool // the plugin loadbalance
 	cached     bool // the plugin cache
 	maxTTL     uint32
-	clients    *admitted // of the plugin acl; nil: every client gets answers
+	clients    *admitted    // of the plugin acl; nil: every client gets answers
+	hosts      *hosts.Hosts // the plugin hosts; nil: none
 
 	server string // the label of metrics
 	counts *metrics.Metrics
 	mu     sync.Mutex
 	made   map[countersKey][2]*counters
+}
+
+// pass reports whether the plugin hosts passes questions about a name on. Its file may change at any time.
+func (z *frontZone) pass(name string) bool {
+	return z.hosts == nil || len(z.hosts.LookupStaticHostV4(name)) == 0 && len(z.hosts.LookupStaticHostV6(name)) == 0 && z.hosts.Fall.Through(name)
 }
 
 // minCacheTTL is the smallest TTL of the plugin cache.
@@ -40,7 +47,7 @@ const minCacheTTL = uint32(dnsutil.MinimalDefaultTTL / time.Second)
 // keptWith are the plugins that leave answers of the kubernetes plugin as they are, or that kept answers imitate.
 var keptWith = []string{
 	"reload", "ready", "health", "prometheus", "errors", "loadbalance", "acl", "cache", "transfer",
-	"kubernetes", "names", "file", "loop", "clients", "forward",
+	"hosts", "kubernetes", "names", "file", "loop", "clients", "forward",
 }
 
 // A site is the configuration of one zone of a server block.
@@ -101,6 +108,9 @@ func frontZones(addr string, all []site) (zones []*frontZone) {
 			}
 			if s.Handler("acl") != nil {
 				z.clients = s.clients
+			}
+			if h, ok := s.Handler("hosts").(hosts.Hosts); ok {
+				z.hosts = &h
 			}
 			z.counts, _ = s.Handler("prometheus").(*metrics.Metrics)
 			zones = append(zones, z)

@@ -22,6 +22,7 @@ const (
 // A kept answer is a message that the kubernetes plugin made, with the objects that it read.
 type kept struct {
 	reads
+	name     string // of the question
 	wire     []byte // without identifier, OPT record, and bits of the question; nil: CoreDNS has to answer
 	serialAt int    // the offset of the serial number; 0: none
 	records  int    // the number of equally long records, which get a random order
@@ -70,7 +71,7 @@ func (k *kept) size(key int) int { return key + len(k.wire) + keptOverhead }
 // newKept asks the kubernetes plugin, which only reads memory. It returns nil if the answer should not be kept.
 func (z *frontZone) newKept(q question) (k *kept) {
 	w := &witness{apiConn: z.kubernetes.APIConn}
-	k = &kept{}
+	k = &kept{name: nameOf(q.name)}
 	defer func() {
 		if recover() != nil {
 			k = nil // CoreDNS counts it
@@ -80,7 +81,7 @@ func (z *frontZone) newKept(q question) (k *kept) {
 		return nil
 	}
 	asked := &dns.Msg{}
-	asked.Question = []dns.Question{{Name: nameOf(q.name), Qtype: q.qtype, Qclass: dns.ClassINET}}
+	asked.Question = []dns.Question{{Name: k.name, Qtype: q.qtype, Qclass: dns.ClassINET}}
 	asked.SetEdns0(maxKeptSize, false)
 	plugin := *z.kubernetes.Kubernetes
 	plugin.APIConn, plugin.Next = w, nextOfWitness{w}

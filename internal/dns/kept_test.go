@@ -53,7 +53,7 @@ func TestKeptAnswersAreCoreDNSs(t *testing.T) {
 	}
 }
 
-// With the plugin cache for all names, too, kept answers are CoreDNS's, except that a cached TTL decreases.
+// With the plugins cache and hosts, as in k3s, kept answers are CoreDNS's, except that a cached TTL decreases.
 func TestKeptAnswersWithCache(t *testing.T) {
 	if !alone(t) {
 		return
@@ -61,7 +61,7 @@ func TestKeptAnswersWithCache(t *testing.T) {
 	api := newAPIServer(t)
 	fill(api)
 	fillMore(api)
-	serve(t, Config{Corefile: corefile(t, ".:5364 {\n kubernetes cluster.local {\n endpoint %s\n pods insecure\n ttl 30\n}\n cache 30\n loadbalance\n}\n", api.URL)})
+	serve(t, Config{Corefile: corefile(t, ".:5364 {\n kubernetes cluster.local {\n endpoint %s\n pods insecure\n ttl 30\n}\n cache 30\n loadbalance\n hosts {\n  192.0.2.9 web.prod.svc.cluster.local\n  fallthrough\n}\n}\n", api.URL)})
 	p := portOf(t, 5364)
 	p.ignoreTTL = true
 	rng, kept := rand.New(rand.NewPCG(5, 6)), 0
