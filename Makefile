@@ -95,7 +95,7 @@ demo:
 	@go run ./hack/demo
 
 ## test: install what is missing, build, run every test; SEEDS=N as for test-peers
-test: deps build image images lab cni-plugins uml bin/kube-proxy bin/frr bin/gotestsum
+test: deps build image images lab cni-plugins uml bin/kube-proxy bin/frr bin/nameservers bin/gotestsum
 	@$(MAKE) --no-print-directory -j2 test-product test-others
 
 ## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/podnetwork/cni for one

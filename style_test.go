@@ -71,7 +71,7 @@ var law = []floor{
 // without a kernel and without an API server.
 var pure = []string{
 	"api", "api/fair", "text", "service", "service/lb", "networkpolicy", "gateway", "loadbalancer/ipam", "loadbalancer/announce",
-	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "dns/names", "operate/doctor", "testing/policytest",
+	"loadbalancer/layer2/election", "podnetwork/egress", "podnetwork/plan", "dns/records", "dns/names", "dns/names/plan", "operate/doctor", "testing/policytest",
 	"kernel/checksum", "kernel/numbers", "ipc/isolate", "path", "path/trace", "flow/top",
 }
 
