@@ -27,6 +27,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/gateway"
 	"github.com/fairway-net/fairway/internal/command/inspect"
 	"github.com/fairway-net/fairway/internal/command/page"
+	"github.com/fairway-net/fairway/internal/command/names"
 	"github.com/fairway-net/fairway/internal/command/path"
 	"github.com/fairway-net/fairway/internal/command/speaker"
 	"github.com/fairway-net/fairway/internal/command/top"
@@ -95,6 +96,7 @@ func newRoot(e command.Env) *cobra.Command {
 		dns.New(e),
 		edge.New(e),
 		gateway.New(e),
+		names.New(e),
 		speaker.New(e),
 		inspect.NewDiff(e),
 		inspect.NewDump(e),

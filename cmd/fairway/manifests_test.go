@@ -14,7 +14,7 @@ import (
 // The manifests and the program change in different files: every command line in
 // deploy/ must be one that this program understands.
 func TestCommandLinesInManifests(t *testing.T) {
-	for _, path := range []string{"../../deploy/agent/daemonset.yaml", "../../deploy/dns/deployment.yaml", "../../deploy/components/controller/deployment.yaml", "../../deploy/components/load-balancer/speaker.yaml"} {
+	for _, path := range []string{"../../deploy/agent/daemonset.yaml", "../../deploy/dns/deployment.yaml", "../../deploy/components/controller/deployment.yaml", "../../deploy/components/load-balancer/speaker.yaml", "../../deploy/components/names/deployment.yaml"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/command/agent"
+	"github.com/fairway-net/fairway/internal/command/names"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/flow/conntrack/share"
@@ -59,7 +60,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/flow/conntrack/share", "internal/gateway/server", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
+var exporters = []string{"internal/command/agent", "internal/command/names", "internal/dns", "internal/flow/conntrack", "internal/flow/conntrack/share", "internal/gateway/server", "internal/kube", "internal/kube/loadbalancer", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/podnetwork/node/obstacles", "internal/proxy", "internal/proxy/health"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -73,6 +74,7 @@ var programs = map[string]func(*testing.T) []prometheus.Collector{
 		}
 		return []prometheus.Collector{s}
 	},
+	"names": func(*testing.T) []prometheus.Collector { return []prometheus.Collector{names.NewMetrics()} },
 	"speaker": func(*testing.T) []prometheus.Collector {
 		r := &recorder{Registry: prometheus.NewRegistry()}
 		layer2.NewMetrics(r, "node")

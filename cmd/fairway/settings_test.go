@@ -22,13 +22,20 @@ import (
 var workloads = map[string]string{
 	settings.Agent: "agent/daemonset.yaml", settings.Controller: "components/controller/deployment.yaml",
 	settings.Speaker: "components/load-balancer/speaker.yaml", settings.DNS: "dns/deployment.yaml",
-	settings.Gateway: "components/gateway/daemonset.yaml",
+	settings.Gateway: "components/gateway/daemonset.yaml", settings.Names: "components/names/deployment.yaml",
 }
+
+// commands are the commands of programs that have another name.
+var commands = map[string][]string{settings.Names: {"names", "sync"}}
 
 // programOf returns the command of a program.
 func programOf(t *testing.T, program string) *cobra.Command {
 	t.Helper()
-	c, _, err := newRoot(command.Env{Stdin: strings.NewReader(""), Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}}).Find([]string{program})
+	args := commands[program]
+	if args == nil {
+		args = []string{program}
+	}
+	c, _, err := newRoot(command.Env{Stdin: strings.NewReader(""), Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}}).Find(args)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +147,15 @@ func TestSettingsAreDocumented(t *testing.T) {
 		t.Fatalf("%s lacks %q", page, begin)
 	}
 	same(t, page, string(text), before+begin+settingsTables()+end+after)
+	const namesPage = "../../docs/names-sync.md" // has a table of its own
+	if text, err = os.ReadFile(namesPage); err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok = strings.Cut(string(text), begin)
+	if _, after, ok2 = strings.Cut(rest, end); !ok || !ok2 {
+		t.Fatalf("%s lacks %q", namesPage, begin)
+	}
+	same(t, namesPage, string(text), before+begin+settingsTable(ofProgram(settings.Names))+end+after)
 	const config = "../../deploy/agent/config.yaml"
 	if text, err = os.ReadFile(config); err != nil {
 		t.Fatal(err)
@@ -167,19 +183,32 @@ func settingsTables() string {
 	var out strings.Builder
 	names := map[string]string{settings.Agent: "The agents", settings.Controller: "The controllers", settings.Speaker: "The speakers", settings.DNS: "DNS", settings.Gateway: "The gateways"}
 	table := func(title string, in func(settings.Setting) bool) {
-		fmt.Fprintf(&out, "### %s\n\n| key | flag | default | meaning |\n|---|---|---|---|\n", title)
-		for _, s := range settings.All {
-			if in(s) {
-				fmt.Fprintf(&out, "| `%s` | `--%s` | %s | %s |\n", s.Key, s.Flag, quoted(s.Default), cell(s))
-			}
-		}
-		out.WriteString("\n")
+		out.WriteString("### " + title + "\n\n" + settingsTable(in) + "\n")
 	}
 	table("Several programs", func(s settings.Setting) bool { return len(s.Programs) > 1 })
 	for _, program := range settings.Programs() {
-		table(names[program], func(s settings.Setting) bool { return len(s.Programs) == 1 && s.Programs[0] == program })
+		if program != settings.Names {
+			table(names[program], ofProgram(program))
+		}
 	}
 	return strings.TrimSuffix(out.String(), "\n")
+}
+
+// ofProgram chooses the settings of one program only.
+func ofProgram(program string) func(settings.Setting) bool {
+	return func(s settings.Setting) bool { return len(s.Programs) == 1 && s.Programs[0] == program }
+}
+
+// settingsTable is a table of settings.
+func settingsTable(in func(settings.Setting) bool) string {
+	var out strings.Builder
+	out.WriteString("| key | flag | default | meaning |\n|---|---|---|---|\n")
+	for _, s := range settings.All {
+		if in(s) {
+			fmt.Fprintf(&out, "| `%s` | `--%s` | %s | %s |\n", s.Key, s.Flag, quoted(s.Default), cell(s))
+		}
+	}
+	return out.String()
 }
 
 func quoted(text string) string {

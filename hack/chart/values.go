@@ -36,6 +36,7 @@ var groups = [][2]string{
 	{"agent", "DaemonSet fairway-agent: the service proxy, and the pod network."},
 	{"controller", "Deployment fairway-controller, if a component brings it."},
 	{"gateway", "DaemonSet fairway-gateway, with gateways: true."},
+	{"names", "Deployment fairway-names, with the component names."},
 	{"speaker", "DaemonSet fairway-speaker, if a component brings it."},
 }
 

@@ -104,7 +104,6 @@ type zoneTable struct {
 	objects *kubenames.Objects
 	events  *kube.Recorder
 	now     atomic.Pointer[names.Table]
-	known   map[names.Problem]bool // that have an event
 }
 
 // pause is the time between two tables: a burst of changes becomes one.
@@ -112,6 +111,7 @@ const pause = 200 * time.Millisecond
 
 // pass makes the table after each change.
 func (z *zoneTable) pass(ctx context.Context) func([]api.Name) {
+	reports := kubenames.NewProblems(z.events)
 	return func([]api.Name) {
 		c, last := z.objects.Cluster(), z.now.Load()
 		next, problems := names.New(c, z.cfg, last, uint32(time.Now().Unix()))
@@ -119,26 +119,10 @@ func (z *zoneTable) pass(ctx context.Context) func([]api.Name) {
 		if last == nil {
 			z.log.Info("answering for names outside the cluster", "zones", z.cfg.Zones, "names", next.Len())
 		}
-		z.report(c, problems)
+		reports.Report(c, problems)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
-}
-
-// report sends an event for each new problem.
-func (z *zoneTable) report(c names.Cluster, problems []names.Problem) {
-	uids := map[names.Ref]string{}
-	for _, o := range c.Objects {
-		uids[o.Ref] = o.UID
-	}
-	now := make(map[names.Problem]bool, len(problems))
-	for _, p := range problems {
-		now[p] = true
-		if !z.known[p] {
-			z.events.NameEvent(kubenames.Reference(p.About, uids[p.About]), api.Problem{Reason: p.Reason, Message: p.Message})
-		}
-	}
-	z.known = now
 }

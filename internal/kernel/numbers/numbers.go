@@ -109,6 +109,8 @@ const (
 	PortControllerMetrics = 9120
 	// PortGatewayMetrics is the port of the gateway for /metrics, /healthz and /readyz, in its pod.
 	PortGatewayMetrics = 9121
+	// PortNamesMetrics is the port of `fairway names sync` for /metrics, /healthz and /readyz, in its pod.
+	PortNamesMetrics = 9122
 	// PortBGP is the port that IANA assigned to BGP.
 	PortBGP = 179
 	// PortReflector is for BGP sessions between nodes and a route reflector (TCP).

@@ -85,6 +85,7 @@ var Ours = []Number{
 	{Space: TCPPort, From: PortBGP, For: "BGP: the speaker connects to it on routers and does not listen there", Shared: "it is BGP's"},
 	{Space: TCPPort, From: PortControllerMetrics, For: "`fairway controller`: metrics", Shared: "MetalLB's controller has it too; both listen in a pod"},
 	{Space: TCPPort, From: PortGatewayMetrics, For: "`fairway gateway`: metrics and health"},
+	{Space: TCPPort, From: PortNamesMetrics, For: "`fairway names sync`: metrics and health"},
 	{Space: TCPPort, From: PortDNSMetrics, For: "cluster DNS: metrics", Shared: "it is CoreDNS'; it listens in a pod"},
 	{Space: TCPPort, From: PortMetrics, For: "metrics, `/proxyMode`", Shared: "it is kube-proxy's, which Fairway replaces"},
 	{Space: TCPPort, From: PortHealthz, For: "`/healthz`, `/livez`", Shared: "it is kube-proxy's, which Fairway replaces"},

@@ -127,12 +127,57 @@ var All = []Setting{
 		About: "Connections of trusted proxies begin with a header of the PROXY protocol"},
 	{Key: "GATEWAY_MAX_CONNECTIONS", Flag: "max-connections", Programs: gateways, Kind: Number, Default: "50000", Needs: gateways,
 		About: "The largest `number` of clients' connections"},
+
+	{Key: "NAMES_PROVIDER", Flag: "provider", Programs: namesSync, Kind: Word, Words: []string{"rfc2136", "webhook"}, Needs: namesSync, Default: "rfc2136",
+		About: "How the DNS server is written: `rfc2136` (dynamic updates, as bind9 and Knot take them) or webhook (a program that speaks ExternalDNS's webhook protocol)"},
+	{Key: "NAMES_TXT_OWNER_ID", Flag: "txt-owner-id", Programs: namesSync, Needs: namesSync,
+		About: "The `name` of this cluster in the TXT records of owners; must be set, and no other cluster may have it"},
+	{Key: "NAMES_POLICY", Flag: "policy", Programs: namesSync, Kind: Word, Words: []string{"upsert-only", "sync"}, Needs: namesSync, Default: "upsert-only",
+		About: "`policy`: sync removes names that no object has any more, upsert-only removes none"},
+	{Key: "NAMES_SOURCE", Flag: "source", Programs: namesSync, Needs: namesSync,
+		About: "The `kinds` of objects whose names count, with commas between them: service, ingress, gateway-httproute, gateway-grpcroute, gateway-tlsroute; without a value, all"},
+	{Key: "NAMES_DOMAIN_FILTER", Flag: "domain-filter", Programs: namesSync, Needs: namesSync,
+		About: "The `domains` of names that count, with commas between them; .example.org is all below example.org"},
+	{Key: "NAMES_EXCLUDE_DOMAINS", Flag: "exclude-domains", Programs: namesSync, Needs: namesSync,
+		About: "The `domains` of names that do not count"},
+	{Key: "NAMES_TXT_PREFIX", Flag: "txt-prefix", Programs: namesSync, Needs: namesSync,
+		About: "The `beginning` of the names of TXT records of owners; %{record_type} stands for a, aaaa or cname"},
+	{Key: "NAMES_TXT_SUFFIX", Flag: "txt-suffix", Programs: namesSync, Needs: namesSync,
+		About: "The `end` of the first labels of these names, in place of a prefix"},
+	{Key: "NAMES_TXT_WILDCARD_REPLACEMENT", Flag: "txt-wildcard-replacement", Programs: namesSync, Needs: namesSync,
+		About: "The `label` in these names that stands for *, for servers that refuse it"},
+	{Key: "NAMES_DEFAULT_TTL", Flag: "default-ttl", Programs: namesSync, Kind: Duration, Needs: namesSync, Default: "5m0s",
+		About: "The `time` that resolvers may keep a new record, unless its object has the annotation external-dns.alpha.kubernetes.io/ttl"},
+	{Key: "NAMES_INTERVAL", Flag: "interval", Programs: namesSync, Kind: Duration, Needs: namesSync, Default: "1m0s",
+		About: "The `time` after which the records are compared again; a change of the cluster does not wait for it"},
+	{Key: "NAMES_MIN_EVENT_SYNC_INTERVAL", Flag: "min-event-sync-interval", Programs: namesSync, Kind: Duration, Needs: namesSync, Default: "5s",
+		About: "The shortest `time` between two comparisons"},
+	{Key: "NAMES_REMOVE_UNLISTED", Flag: "remove-unlisted", Programs: namesSync, Kind: Bool, Needs: namesSync, Default: "false",
+		About: "With the policy sync, also remove names if the cluster shows no name at all, or does not list their kind of object"},
+	{Key: "NAMES_DRY_RUN", Flag: "dry-run", Programs: namesSync, Kind: Bool, Needs: namesSync, Default: "false",
+		About: "Only say what would be changed"},
+	{Key: "NAMES_RFC2136_HOST", Flag: "rfc2136-host", Programs: namesSync, Needs: namesSync,
+		About: "The primary nameserver of the zones, a `name` or an address"},
+	{Key: "NAMES_RFC2136_PORT", Flag: "rfc2136-port", Programs: namesSync, Kind: Number, Needs: namesSync, Default: "53",
+		About: "Its `port` (TCP)"},
+	{Key: "NAMES_RFC2136_ZONE", Flag: "rfc2136-zone", Programs: namesSync, Needs: namesSync,
+		About: "The `zones`, with commas between them; the key may transfer and update them"},
+	{Key: "NAMES_RFC2136_TSIG_KEYNAME", Flag: "rfc2136-tsig-keyname", Programs: namesSync, Needs: namesSync,
+		About: "The `name` of the TSIG key that signs all messages; its secret is in a file"},
+	{Key: "NAMES_RFC2136_TSIG_SECRET_ALG", Flag: "rfc2136-tsig-secret-alg", Programs: namesSync, Kind: Word, Needs: namesSync, Default: "hmac-sha256",
+		Words: []string{"hmac-sha1", "hmac-sha224", "hmac-sha256", "hmac-sha384", "hmac-sha512"},
+		About: "The `algorithm` of the TSIG key"},
+	{Key: "NAMES_RFC2136_INSECURE", Flag: "rfc2136-insecure", Programs: namesSync, Kind: Bool, Needs: namesSync, Default: "false",
+		About: "Sign nothing: whoever is on the way to the server can then change the messages"},
+	{Key: "NAMES_WEBHOOK_PROVIDER_URL", Flag: "webhook-provider-url", Programs: namesSync, Needs: namesSync, Default: "http://localhost:8888",
+		About: "The `URL` of the webhook"},
 }
 
 var (
 	conntrack = []string{"conntrack"}
 	dnsZones  = []string{"dns-zones"}
 	gateways  = []string{Gateway} // the program, and its component
+	namesSync = []string{Names}   // the program, and its component
 )
 
 // Internal lists the flags that are no settings, with the reason. A flag of one program has its name in front.
@@ -172,6 +217,13 @@ var Internal = map[string]string{
 	"gateway drain-delay":                "the pod's terminationGracePeriodSeconds must be longer",
 	"gateway drain-timeout":              "the pod's terminationGracePeriodSeconds must be longer",
 	"gateway metrics-bind-address":       "the probes of the manifests ask the port; Prometheus finds it there, too",
+	"names context":                      "pods have a service account",
+	"names master":                       "it uses the Service kubernetes",
+	"names once":                         "it prints, and ends",
+	"names rfc2136-tsig-secret-file":     "a secret is no text of a ConfigMap; the manifests mount the Secret fairway-names",
+	"names lease-namespace":              "its rights are for kube-system",
+	"names identity":                     "it is the pod's name",
+	"names metrics-bind-address":         "the probes of the manifests ask the port; Prometheus finds it there, too",
 	"dns show-corefile":                  "it prints, and ends",
 	"dns check":                          "it prints, and ends",
 }

@@ -27,10 +27,11 @@ const (
 	Speaker    = "speaker"
 	DNS        = "dns"
 	Gateway    = "gateway"
+	Names      = "names" // fairway names sync
 )
 
 // Programs returns the programs, in the order of docs/settings.md.
-func Programs() []string { return []string{Agent, Controller, Speaker, DNS, Gateway} }
+func Programs() []string { return []string{Agent, Controller, Speaker, DNS, Gateway, Names} }
 
 // A Kind is the form of a value.
 type Kind int

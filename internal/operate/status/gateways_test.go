@@ -3,6 +3,7 @@ package status
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -37,6 +38,18 @@ func TestGateways(t *testing.T) {
 		}
 		if len(found) != 1 || found[0].Level != c.level || (found[0].Do == "") != (c.level == OK) {
 			t.Errorf("%s: %+v, want %s", name, found, c.level)
+		}
+	}
+}
+
+// TestNames: the overview says whether names on other DNS servers are kept.
+func TestNames(t *testing.T) {
+	for available, want := range map[int]Level{1: OK, 0: Attention} {
+		p, nodes := wellParts()
+		p.Deployments["fairway-names"] = &kube.Workload{Name: "fairway-names", Wanted: 1, Available: available, Command: []string{"fairway", "names", "sync"}}
+		found := slices.DeleteFunc(JudgeParts(p, nodes, now), func(part Part) bool { return part.Name != "names" })
+		if len(found) != 1 || found[0].Level != want {
+			t.Errorf("%d available: %+v, want %s", available, found, want)
 		}
 	}
 }

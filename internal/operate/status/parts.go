@@ -33,7 +33,7 @@ type Part struct {
 // JudgeParts judges the facts of a cluster at a time. A part that is not installed has no Part.
 func JudgeParts(p *kube.Parts, nodes []kube.AgentPod, now time.Time) (all []Part) {
 	for _, judge := range []func(*kube.Parts) []Part{
-		judgeDNS, func(p *kube.Parts) []Part { return judgeController(p, now) }, judgeSpeakers, judgeGateways, judgeEdges, judgeKubeProxy,
+		judgeDNS, func(p *kube.Parts) []Part { return judgeController(p, now) }, judgeSpeakers, judgeGateways, judgeNames, judgeEdges, judgeKubeProxy,
 		func(p *kube.Parts) []Part { return judgePolicies(p, nodes) },
 	} {
 		all = append(all, judge(p)...)
@@ -132,6 +132,19 @@ func judgeGateways(p *kube.Parts) []Part {
 		return []Part{{name, Attention, running(w) + ", and no controller: Gateways get no Service", "fairway upgrade --component load-balancer"}}
 	case w.Available < w.Wanted || w.Wanted == 0:
 		return []Part{{name, Attention, running(w), "kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=fairway-gateway"}}
+	}
+	return []Part{{name, OK, running(w), ""}}
+}
+
+// judgeNames reports the writer of names on other DNS servers.
+func judgeNames(p *kube.Parts) []Part {
+	const name = "names"
+	w := p.Deployments["fairway-names"]
+	switch {
+	case w == nil || p.Unread[kube.FactWorkloads] != "":
+		return nil
+	case w.Available < w.Wanted || w.Wanted == 0:
+		return []Part{{name, Attention, running(w) + ": names on other DNS servers stay as they are", "kubectl -n kube-system logs deploy/fairway-names"}}
 	}
 	return []Part{{name, OK, running(w), ""}}
 }

@@ -87,7 +87,8 @@ func Start(t *testing.T, n *testnet.Namespace, cfg Config) *Server {
 		_ = cmd.Process.Kill()
 		<-ended
 		if t.Failed() {
-			t.Logf("%s:\n%s", cfg.Kind, s.Log.String())
+			all := s.Log.String()
+			t.Logf("%s:\n…%s", cfg.Kind, all[max(0, len(all)-4000):])
 		}
 	})
 	if err := s.Log.Await(ready, 30*time.Second); err != nil {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type Input struct {
 	Wants    []Want
 	Existing []Set
 	Zones    []string        // the zones of the server; empty: unknown
+	Names    int             // the number of records that the cluster wants, also of those that the server does not take
 	Listed   map[string]bool // the kinds of objects, in lower case, that the cluster lists
 }
 
@@ -79,6 +81,9 @@ type Skip struct {
 // String returns a line as that of a Change.
 func (s Skip) String() string { return "skip " + s.Set.String() + ": " + s.Why }
 
+// ReasonNotWritten is the reason of events about Skips.
+const ReasonNotWritten = "NameNotWritten"
+
 // A Plan is what to do. Changes of one name follow each other, removals first: a server adds nothing next to a CNAME
 // record.
 type Plan struct {
@@ -88,6 +93,26 @@ type Plan struct {
 	Held   []Set
 	Owned, // our records on the server
 	Foreign int // records of others with the types of ours
+}
+
+// WriteTo writes a line for each part of the plan, and a summary.
+func (p Plan) WriteTo(w io.Writer) (int64, error) {
+	var b strings.Builder
+	n := map[Action]int{}
+	for _, c := range p.Changes {
+		n[c.Action]++
+		fmt.Fprintln(&b, c)
+	}
+	for _, s := range p.Skipped {
+		fmt.Fprintln(&b, s)
+	}
+	for _, s := range p.Held {
+		fmt.Fprintf(&b, "hold %v: no object has the name, but the cluster shows no name, or does not list this kind of object [--remove-unlisted removes it]\n", s)
+	}
+	fmt.Fprintf(&b, "%d to create, %d to update, %d to delete; %d skipped, %d held; %d records are ours, %d of others\n",
+		n[Create], n[Update], n[Delete], len(p.Skipped), len(p.Held), p.Owned, p.Foreign)
+	written, err := io.WriteString(w, b.String())
+	return int64(written), err
 }
 
 // New makes a plan.
@@ -166,7 +191,7 @@ func (b *builder) name(name string) {
 		current, exists := b.sets[name][kind]
 		want, wanted := b.wants[name][kind]
 		o, txt, owned := b.owner(name, kind)
-		mine := owned && o.owner == b.cfg.Owner
+		mine := owned && o.owner == b.cfg.Owner && current.exists()
 		switch {
 		case exists && !mine:
 			b.plan.Foreign++
@@ -202,7 +227,7 @@ func (b *builder) obstacle(name string) string {
 	}
 	for _, kind := range slices.Sorted(maps.Keys(b.sets[name])) {
 		if slices.Contains(Types, kind) {
-			if o, _, owned := b.owner(name, kind); !owned {
+			if o, _, owned := b.owner(name, kind); !owned || !b.sets[name][kind].exists() {
 				return fmt.Sprintf("the name has a record %s without an owner [remove the record, or choose another name]", kind)
 			} else if o.owner != b.cfg.Owner {
 				return fmt.Sprintf("the name has a record %s of the owner %s [choose another name]", kind, o.owner)
@@ -288,7 +313,7 @@ func (b *builder) remove(current, txt Set, o ownership) {
 		c.Why = "the object has other records now"
 	case b.cfg.Policy != Sync:
 		return
-	case !b.cfg.RemoveUnlisted && (len(b.in.Wants) == 0 || !b.in.Listed[o.kind()]):
+	case !b.cfg.RemoveUnlisted && (b.in.Names == 0 || !b.in.Listed[o.kind()]):
 		b.plan.Held = append(b.plan.Held, current)
 		return
 	default:

@@ -91,6 +91,7 @@ func scenario(t *testing.T, settings, wants, records string) string {
 		}
 		in.Existing = append(in.Existing, s)
 	}
+	in.Names = len(in.Wants)
 	p := New(cfg, in)
 	var b strings.Builder
 	for _, c := range p.Changes {

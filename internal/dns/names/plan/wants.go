@@ -12,7 +12,8 @@ type Set struct {
 	Name string // in lower case, without the dot at the end
 	Type string // one of Types or TXT; of other types only the existence counts
 	TTL  uint32
-	// Values are sorted: addresses, host names without the dot at the end, or texts without quotes.
+	// Values are sorted: addresses, host names without the dot at the end, or texts without quotes. A set of the server
+	// without values is never ours.
 	Values []string
 }
 

@@ -35,6 +35,12 @@ func New(cfg Config) *Client { return &Client{cfg: cfg} }
 // Zones returns the zones.
 func (c *Client) Zones() []string { return c.cfg.Zones }
 
+// Adjust returns the wants: a server takes all records.
+func (c *Client) Adjust(_ context.Context, wants []plan.Want) ([]plan.Want, error) { return wants, nil }
+
+// Domain chooses all names.
+func (c *Client) Domain() plan.Filter { return plan.Filter{} }
+
 func (c *Client) dial(ctx context.Context) (*session, error) {
 	var key Key
 	if c.cfg.Key != nil {

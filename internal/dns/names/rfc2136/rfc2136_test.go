@@ -63,7 +63,7 @@ func (w *world) existing(c *Client) (all []plan.Set) {
 // plan makes a plan for lines NAME TYPE VALUES.
 func (w *world) plan(c *Client, lines ...string) plan.Plan {
 	w.t.Helper()
-	in := plan.Input{Existing: w.existing(c), Zones: c.Zones(), Listed: map[string]bool{"service": true}}
+	in := plan.Input{Existing: w.existing(c), Zones: c.Zones(), Names: len(lines), Listed: map[string]bool{"service": true}}
 	for _, line := range lines {
 		f := strings.Fields(line)
 		in.Wants = append(in.Wants, plan.Want{Set: plan.Set{Name: f[0], Type: f[1], Values: strings.Split(f[2], ",")}, By: names.Ref{Kind: "Service", Namespace: "prod", Name: "web"}})
