@@ -157,7 +157,7 @@ key "%s" { algorithm %s; secret "%s"; };
 		host, port, _ := strings.Cut(cfg.Primary, ":")
 		switch {
 		case cfg.Primary != "":
-			fmt.Fprintf(&b, "zone %q { type secondary; file \"%s.zone\"; primaries { %s port %s; }; transfer-source %s; };\n", zone, zone, host, port, cfg.Listen)
+			fmt.Fprintf(&b, "zone %q { type secondary; file \"%s.zone\"; primaries { %s port %s; }; transfer-source %s; allow-notify { 127.0.0.0/8; }; };\n", zone, zone, host, port, cfg.Listen)
 		case cfg.Open:
 			fmt.Fprintf(&b, "zone %q { type primary; file \"%s.zone\"; allow-update { any; }; allow-transfer { any; }; };\n", zone, zone)
 		default:
