@@ -153,6 +153,27 @@ func TestControllerComponents(t *testing.T) {
 	}
 }
 
+// TestNamesRole: who writes names outside of the cluster changes nothing inside, and reads no Secret by the API server.
+func TestNamesRole(t *testing.T) {
+	all := objects(t, "components/names/rbac.yaml")
+	have := make(map[string]string)
+	for _, r := range slices.Concat(find[*rbacv1.ClusterRole](t, all, "fairway-names").Rules, find[*rbacv1.Role](t, all, "fairway-names").Rules) {
+		have[strings.Join(slices.Concat(r.Resources, r.ResourceNames), " ")] = strings.Join(r.Verbs, " ")
+	}
+	want := map[string]string{
+		"services nodes": "list watch", "endpointslices": "list watch", "ingresses servicecidrs": "list watch",
+		"gateways httproutes grpcroutes tlsroutes": "list watch", "events": "create", "leases": "create", "leases fairway-names": "get update",
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("the roles grant\n%v\nwant\n%v", have, want)
+	}
+	pod := find[*appsv1.Deployment](t, objects(t, "components/names/deployment.yaml"), "fairway-names").Spec.Template
+	checkContainer(t, nil, pod.Spec, pod.Spec.Containers[0])
+	if c := pod.Spec.Containers[0].SecurityContext; pod.Spec.HostNetwork || !*pod.Spec.SecurityContext.RunAsNonRoot || *c.AllowPrivilegeEscalation || len(c.Capabilities.Add) > 0 {
+		t.Error("the pod has more privileges than it needs")
+	}
+}
+
 // TestSpeakerRole holds what the speaker may do: it changes nothing but what speakers share, in
 // one namespace.
 func TestSpeakerRole(t *testing.T) {

@@ -210,21 +210,12 @@ func (o *options) key() (rfc2136.Key, error) {
 	if o.insecure {
 		return rfc2136.Key{}, nil
 	}
-	f, err := os.Open(o.secretFile)
+	text, err := os.ReadFile(o.secretFile)
 	if err != nil {
 		return rfc2136.Key{}, fmt.Errorf("read the TSIG secret: %w [--rfc2136-tsig-secret-file]", err)
 	}
-	defer f.Close()
-	text := make([]byte, maxSecret)
-	n, err := f.Read(text)
-	if err != nil {
-		return rfc2136.Key{}, fmt.Errorf("read the TSIG secret from %s: %w", o.secretFile, err)
-	}
-	return rfc2136.Key{Name: o.keyName, Algorithm: o.algorithm, Secret: strings.TrimSpace(string(text[:n]))}, nil
+	return rfc2136.Key{Name: o.keyName, Algorithm: o.algorithm, Secret: strings.TrimSpace(string(text))}, nil
 }
-
-// maxSecret is the largest size of a secret's file.
-const maxSecret = 4096
 
 // lease returns the namespace of the Lease.
 func (o *options) lease() string { return cmp.Or(o.namespace, "kube-system") }

@@ -59,6 +59,7 @@ type syncer struct {
 	dryRun   bool
 	metrics  *Metrics
 	told     string // the last line about held names in the log
+	dry      string // the last plan of a dry run in the log
 }
 
 // runOnce makes one pass, and prints it.
@@ -236,6 +237,10 @@ func (s *syncer) tell(p plan.Plan) {
 	what := "change"
 	if s.dryRun {
 		what = "change that a run without --dry-run would make"
+		last := s.dry
+		if s.dry = fmt.Sprint(p.Changes); s.dry == last {
+			return
+		}
 	}
 	for i, c := range p.Changes {
 		if i == maxLines {

@@ -147,6 +147,9 @@ func (o Object) claims(gateways map[[2]string]Gateway, zones []string) (all []Cl
 		}
 		hostnames = append(hostnames, name)
 	}
+	if n := len(o.Addresses); n > AddressesPerName && len(hostnames) > 0 {
+		problems = append(problems, Problem{o.Ref, ReasonTooMany, fmt.Sprintf("only %d of the %d addresses count", AddressesPerName, n)})
+	}
 	if len(o.Parents) == 0 {
 		for _, name := range hostnames {
 			claim(name, o.Addresses, o.Targets)

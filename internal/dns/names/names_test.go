@@ -128,12 +128,16 @@ func TestLimits(t *testing.T) {
 	for i := range HostnamesPerClaim + 1 {
 		many.Hostnames = append(many.Hostnames, fmt.Sprintf("m%d.example.org", i))
 	}
-	c.Objects = append(c.Objects, many)
+	wide := Object{Ref: Ref{"Service", "wide", "s"}, Created: 3, Hostnames: []string{"wide.example.org"}}
+	for i := range AddressesPerName + 1 {
+		wide.Addresses = append(wide.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+	}
+	c.Objects = append(c.Objects, many, wide)
 	table, problems := New(c, Config{Zones: []string{"example.org"}, Nameservers: []string{"ns"}, TTL: 60}, nil, 1)
-	if got, want := table.Len(), NamesPerNamespace+HostnamesPerClaim; got != want {
+	if got, want := table.Len(), NamesPerNamespace+HostnamesPerClaim+1; got != want {
 		t.Errorf("%d names, want %d", got, want)
 	}
-	if len(problems) != 101 {
+	if len(problems) != 102 {
 		t.Errorf("%d problems, want one for each object above the limit", len(problems))
 	}
 }
