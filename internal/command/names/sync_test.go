@@ -306,6 +306,42 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestWebhook: the provider webhook gets the records with the TXT records of owners.
+func TestWebhook(t *testing.T) {
+	a := newAPI(t)
+	a.set("web", "www.example.org", "192.0.2.1")
+	var posted []string
+	w := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/external.dns.webhook+json;version=1")
+		switch posted = append(posted, r.Method+" "+r.URL.Path); {
+		case r.URL.Path == "/adjustendpoints":
+			_, _ = w.Write(body)
+		case r.Method == http.MethodPost:
+			posted = append(posted, string(body))
+			w.WriteHeader(http.StatusNoContent)
+		case r.URL.Path == "/records":
+			fmt.Fprint(w, "[]")
+		default:
+			fmt.Fprint(w, "{}")
+		}
+	}))
+	t.Cleanup(w.Close)
+	var out bytes.Buffer
+	if err := a.sync(t.Context(), t, &out, "--once", "--provider", "webhook", "--webhook-provider-url", w.URL); err != nil {
+		t.Fatal(err)
+	}
+	const want = `GET /
+POST /adjustendpoints
+GET /records
+POST /records
+{"create":[{"dnsName":"www.example.org","targets":["192.0.2.1"],"recordType":"A","recordTTL":300},` +
+		`{"dnsName":"a-www.example.org","targets":["\"heritage=external-dns,external-dns/owner=me,external-dns/resource=service/prod/web\""],"recordType":"TXT","recordTTL":300,"labels":{"ownedRecord":"www.example.org"}}]}`
+	if got := strings.Join(posted, "\n"); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
 // TestFlags: what is missing or wrong is an error with advice.
 func TestFlags(t *testing.T) {
 	a := newAPI(t)

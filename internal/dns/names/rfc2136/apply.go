@@ -29,6 +29,7 @@ func (c *Client) Apply(ctx context.Context, changes []plan.Change) (made int, lo
 		for _, r := range refused {
 			if r.lost() {
 				lost = append(lost, r.Name)
+				defer delete(c.zones, names.zone) // read it again, even if its serial number is the same
 			} else {
 				refusals = append(refusals, r)
 			}
@@ -148,7 +149,7 @@ func (r *Refusal) lost() bool {
 
 // require adds the condition that the records of a name and type are those which Records has read.
 func (c *Client) require(m *dns.Msg, name, kind string) {
-	read := c.read[name][kind]
+	read := c.of(name, kind)
 	if len(read) == 0 {
 		m.RRsetNotUsed([]dns.RR{&dns.ANY{Hdr: dns.RR_Header{Name: dns.Fqdn(name), Rrtype: dns.StringToType[kind]}}})
 		return
@@ -172,7 +173,7 @@ func (c *Client) change(m *dns.Msg, change plan.Change) error {
 	}
 	txt := change.NewTXT
 	c.require(m, txt.Name, txt.Type)
-	for _, rr := range c.read[txt.Name][txt.Type] {
+	for _, rr := range c.of(txt.Name, txt.Type) {
 		if v := value(rr); !slices.Contains(txt.Values, v) {
 			m.Remove([]dns.RR{dns.Copy(rr)})
 		}

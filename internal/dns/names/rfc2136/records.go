@@ -2,10 +2,12 @@ package rfc2136
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -24,13 +26,24 @@ type Config struct {
 
 // A Client reads and writes the zones of a server. It belongs to one goroutine.
 type Client struct {
-	cfg Config
-	// read are the records that Records has read, by name and type.
-	read map[string]map[string][]dns.RR
+	cfg   Config
+	zones map[string]*content
 }
 
+// A content is the content of a zone.
+type content struct {
+	serial  uint32
+	read    time.Time
+	number  int                            // of records
+	records map[string]map[string][]dns.RR // by name and type
+}
+
+// maxAge is the time after which a zone is transferred although its serial number is the same: a server may forget to
+// change the number.
+const maxAge = 10 * time.Minute
+
 // New returns a Client that has connected to nobody.
-func New(cfg Config) *Client { return &Client{cfg: cfg} }
+func New(cfg Config) *Client { return &Client{cfg: cfg, zones: map[string]*content{}} }
 
 // Zones returns the zones.
 func (c *Client) Zones() []string { return c.cfg.Zones }
@@ -52,32 +65,77 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 	return dial(ctx, c.cfg.Server, key)
 }
 
-// Records transfers all zones, and returns their records.
+// Records returns the records of all zones. It transfers the zones whose serial numbers have changed.
 func (c *Client) Records(ctx context.Context) (all []plan.Set, err error) {
-	c.read = map[string]map[string][]dns.RR{}
 	total := 0
 	for _, zone := range c.cfg.Zones {
-		if err := c.transfer(ctx, zone, &total); err != nil {
+		z, err := c.current(ctx, zone, MaxRecords-total)
+		if err != nil {
+			delete(c.zones, zone)
 			return nil, fmt.Errorf("read zone %s: %w", zone, err)
 		}
-	}
-	for name, kinds := range c.read {
-		for kind, rrs := range kinds {
-			all = append(all, set(name, kind, rrs))
+		c.zones[zone] = z
+		total += z.number
+		for name, kinds := range z.records {
+			for kind, rrs := range kinds {
+				all = append(all, set(name, kind, rrs))
+			}
 		}
 	}
 	return all, nil
 }
 
-// transfer reads a zone.
-func (c *Client) transfer(ctx context.Context, zone string, total *int) error {
+// current returns the content of a zone, which must have at most limit records.
+func (c *Client) current(ctx context.Context, zone string, limit int) (*content, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	s, err := c.dial(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.close()
+	if last := c.zones[zone]; last != nil && time.Since(last.read) < maxAge {
+		serial, err := s.serial(zone)
+		if err != nil {
+			return nil, err
+		}
+		if serial == last.serial {
+			return last, nil
+		}
+	}
+	z := &content{read: time.Now(), records: map[string]map[string][]dns.RR{}}
+	return z, s.transfer(zone, func(rr dns.RR) error {
+		if soa, ok := rr.(*dns.SOA); ok {
+			z.serial = soa.Serial
+		}
+		if z.number++; z.number > limit {
+			return fmt.Errorf("the zones have more than %d records [let Fairway write to a smaller zone]", MaxRecords)
+		}
+		c.keep(z, zone, rr)
+		return nil
+	})
+}
+
+// serial asks for the serial number of a zone.
+func (s *session) serial(zone string) (uint32, error) {
+	q := new(dns.Msg).SetQuestion(dns.Fqdn(zone), dns.TypeSOA)
+	if err := s.send(q); err != nil {
+		return 0, err
+	}
+	m, err := s.receive(q.Id, true)
+	if err != nil {
+		return 0, err
+	}
+	for _, rr := range m.Answer {
+		if soa, ok := rr.(*dns.SOA); ok {
+			return soa.Serial, nil
+		}
+	}
+	return 0, &Refusal{m.Rcode, "", "the question for the SOA record", "does the server have the zone, and may the key ask it?"}
+}
+
+// transfer reads a zone, and calls keep with each record.
+func (s *session) transfer(zone string, keep func(dns.RR) error) error {
 	q := new(dns.Msg).SetAxfr(dns.Fqdn(zone))
 	if err := s.send(q); err != nil {
 		return err
@@ -91,7 +149,7 @@ func (c *Client) transfer(ctx context.Context, zone string, total *int) error {
 			return &Refusal{m.Rcode, "", "the transfer (AXFR)", "does the server have the zone, and may the key transfer it?"}
 		}
 		if len(m.Answer) == 0 || first && m.Answer[0].Header().Rrtype != dns.TypeSOA {
-			return fmt.Errorf("the DNS server sends no zone")
+			return errors.New("the DNS server sends no zone")
 		}
 		for _, rr := range m.Answer {
 			if rr.Header().Rrtype == dns.TypeSOA {
@@ -99,28 +157,35 @@ func (c *Client) transfer(ctx context.Context, zone string, total *int) error {
 					break
 				}
 			}
-			if *total++; *total > MaxRecords {
-				return fmt.Errorf("the zones have more than %d records [let Fairway write to a smaller zone]", MaxRecords)
+			if err := keep(rr); err != nil {
+				return err
 			}
-			c.keep(zone, rr)
 		}
 	}
 	return nil
 }
 
 // keep stores a record. A name belongs to the zone with the longest name: the upper zone has the records of a delegation.
-func (c *Client) keep(zone string, rr dns.RR) {
+func (c *Client) keep(z *content, zone string, rr dns.RR) {
 	name := strings.TrimSuffix(dns.CanonicalName(rr.Header().Name), ".")
 	if rr.Header().Class != dns.ClassINET || c.zone(name) != zone {
 		return
 	}
-	kinds := c.read[name]
+	kinds := z.records[name]
 	if kinds == nil {
 		kinds = map[string][]dns.RR{}
-		c.read[name] = kinds
+		z.records[name] = kinds
 	}
 	kind := dns.Type(rr.Header().Rrtype).String()
 	kinds[kind] = append(kinds[kind], rr)
+}
+
+// of returns the records of a name and type that Records has read.
+func (c *Client) of(name, kind string) []dns.RR {
+	if z := c.zones[c.zone(name)]; z != nil {
+		return z.records[name][kind]
+	}
+	return nil
 }
 
 // zone returns the zone of a name; empty: none.

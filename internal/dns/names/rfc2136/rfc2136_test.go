@@ -171,6 +171,28 @@ func TestTwoWriters(t *testing.T) {
 	})
 }
 
+// TestSerial: a zone is transferred again only after a change, whoever made it.
+func TestSerial(t *testing.T) {
+	each(t, func(w *world) {
+		other := New(w.Client.cfg)
+		w.existing(w.Client)
+		first := w.zones["example.org"]
+		if w.existing(w.Client); w.zones["example.org"] != first {
+			w.t.Error("the unchanged zone is transferred again")
+		}
+		lab := w.zones["lab.example.org"]
+		w.apply(other, w.plan(other, "www.example.org A 192.0.2.1"))
+		if p := w.plan(w.Client, "www.example.org A 192.0.2.1"); p.Owned != 1 || w.zones["lab.example.org"] != lab {
+			w.t.Errorf("%d records are ours after another writer's change", p.Owned)
+		}
+		w.zones["example.org"].read = time.Now().Add(-maxAge)
+		first = w.zones["example.org"]
+		if w.existing(w.Client); w.zones["example.org"] == first {
+			w.t.Error("an old zone is not transferred")
+		}
+	})
+}
+
 // TestRefusals: a wrong key, a wrong secret, a wrong zone and no server are errors with advice, and change nothing.
 func TestRefusals(t *testing.T) {
 	each(t, func(w *world) {
@@ -188,6 +210,7 @@ func TestRefusals(t *testing.T) {
 			"no secret":    {func() { w.key.Secret = "%" }, "base64"},
 		} {
 			server := w.Client.cfg.Server
+			w.zones = map[string]*content{} // the serial number needs no key
 			test.change()
 			err := w.do(func(ctx context.Context) error { _, err := w.Client.Records(ctx); return err })
 			if err == nil || !strings.Contains(err.Error(), test.want) {
