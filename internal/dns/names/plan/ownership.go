@@ -55,7 +55,13 @@ func (r Registry) TXTName(name, kind string) string {
 	if !strings.Contains(r.Prefix+r.Suffix, recordType) {
 		label = kind + "-" + label
 	}
-	return strings.ToLower(prefix + label + suffix + "." + rest)
+	return strings.TrimSuffix(strings.ToLower(prefix+label+suffix+"."+rest), ".")
+}
+
+// ambiguous reports whether the TXT record of a name would also be that of a wildcard.
+func (r Registry) ambiguous(name string) bool {
+	label, _, _ := strings.Cut(name, ".")
+	return r.Wildcard != "" && label == r.Wildcard
 }
 
 // The parts of an owner's text.

@@ -177,7 +177,7 @@ func (b *builder) zone(name string) (longest string) {
 func (b *builder) owner(name, kind string) (o ownership, txt Set, ok bool) {
 	at := b.cfg.TXTName(name, kind)
 	txt, found := b.sets[at][typeTXT]
-	if !found {
+	if !found || b.cfg.ambiguous(name) {
 		return ownership{}, Set{Name: at, Type: typeTXT}, false
 	}
 	o, ok = ownerOf(txt)
@@ -253,6 +253,8 @@ func (b *builder) txtObstacle(name, kind string) string {
 	o, txt, owned := b.owner(name, kind)
 	_, alias := b.sets[txt.Name]["CNAME"]
 	switch {
+	case b.cfg.ambiguous(name):
+		return fmt.Sprintf("the label %s stands for * in TXT records [choose another name, or another --txt-wildcard-replacement]", b.cfg.Wildcard)
 	case !b.inZone(txt.Name):
 		return fmt.Sprintf("the TXT record %s with the owner would be in no zone [set --txt-prefix %s-owner.]", txt.Name, recordType)
 	case alias:
