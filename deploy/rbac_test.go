@@ -125,7 +125,7 @@ func TestControllerComponents(t *testing.T) {
 		"components/edge":      {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
 		"components/servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch"},
 		"components/gateway/controller-rbac.yaml": {
-			"services": "create patch delete", "endpointslices": "create patch delete", "configmaps fairway-gateway-ports": "update",
+			"services": "create patch delete", "endpointslices": "create patch delete", "configmaps fairway-gateway-ports": "update", "gatewayclasses": "create",
 			"gatewayclasses/status gateways/status listenersets/status httproutes/status grpcroutes/status tlsroutes/status tcproutes/status udproutes/status backendtlspolicies/status": "patch",
 			"ingresses/status": "patch", "routepolicies/status": "patch",
 		},

@@ -60,6 +60,7 @@ type Controller struct {
 	statuses map[gateway.Kind]*kube.StatusWriter[ourStatus]
 	services *kube.StatusWriter[wantedService]
 	slices   *kube.StatusWriter[wantedSlice]
+	class    *kube.StatusWriter[struct{}]
 
 	metas     sync.Map // by the name of a Gateway's Service: its serviceMeta
 	reports   map[gateway.Ref]*gateway.Report
@@ -82,6 +83,7 @@ func NewController(log *slog.Logger, s *kube.Store, events *kube.Recorder, cfg C
 		gateway.KindTLSRoute, gateway.KindTCPRoute, gateway.KindUDPRoute, gateway.KindBackendTLSPolicy, gateway.KindRoutePolicy, gateway.KindIngress} {
 		c.statuses[kind] = c.newStatuses(kind)
 	}
+	c.class = c.newClass()
 	client := s.Config().Client
 	c.own = kube.Open(s, kube.Kind[*corev1.Service, ownService]{
 		Name: "services", Object: &corev1.Service{}, Client: kube.From(client.CoreV1().Services(metav1.NamespaceAll)), Trim: convertOwnService,
@@ -161,6 +163,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	work.Go(func() { _ = c.objects.Run(ctx) })
 	work.Go(func() { _ = c.services.Run(ctx) })
 	work.Go(func() { _ = c.slices.Run(ctx) })
+	work.Go(func() { _ = c.class.Run(ctx) })
 	for _, w := range c.statuses {
 		work.Go(func() { _ = w.Run(ctx) })
 	}
