@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,7 +45,7 @@ func (t *Table) Explain(port uint16, r Request) Explanation {
 		x.Why = fmt.Sprintf("no listener of %s has host %q", ownerText(p.Owner), name)
 		return x
 	}
-	x.Why = "it is a port of the Ingresses"
+	x.Why = "this is the port of all Ingresses"
 	if l.Name != "" {
 		x.Why = fmt.Sprintf("listener %s of %s has host %s", l.Name, ownerText(l.Owner), hostText(pattern))
 	}
@@ -213,66 +212,4 @@ func (v *valueMatch) text() string {
 		return v.name + " matches " + v.regex.String()
 	}
 	return v.name + " = " + v.value
-}
-
-// ExplainObject says in words what an object's report means: attached or refused, and by which rule.
-func (c *Compiler) ExplainObject(ref Ref) (lines []string) {
-	r, ours := c.reports.all[ref]
-	if !ours {
-		if c.objects[ref] == nil {
-			return []string{ownerText(ref) + " does not exist"}
-		}
-		return []string{ownerText(ref) + " is not ours: no class or parent of it belongs to this controller"}
-	}
-	lines = append(lines, conditionLines(ownerText(ref), r.Conditions)...)
-	for _, l := range r.Listeners {
-		lines = append(lines, fmt.Sprintf("listener %s: %d routes", l.Name, l.Attached))
-		lines = append(lines, conditionLines("listener "+l.Name, l.Conditions)...)
-	}
-	for _, p := range r.Parents {
-		name := p.Parent.Kind + " " + p.Parent.in(ref.Namespace).String()
-		if p.Parent.Section != "" {
-			name += " listener " + p.Parent.Section
-		}
-		lines = append(lines, conditionLines("at "+name, p.Conditions)...)
-	}
-	for _, p := range r.Problems {
-		lines = append(lines, p.Reason+": "+p.Message)
-	}
-	if unit := c.routes[ref]; unit != nil {
-		for _, a := range unit.attached {
-			for _, h := range a.hosts {
-				owner, name := "the Ingresses", ""
-				if a.listener != nil {
-					owner, name = ownerText(a.listener.Owner), " listener "+a.listener.Name
-				}
-				lines = append(lines, fmt.Sprintf("attached to %s%s, host %s", owner, name, cmp.Or(h, "* (all)")))
-			}
-		}
-	}
-	return lines
-}
-
-// GatewaysOf returns the Gateways to which a route is attached, sorted.
-func (c *Compiler) GatewaysOf(route Ref) (names []api.Name) {
-	if unit := c.routes[route]; unit != nil {
-		for _, a := range unit.attached {
-			if a.listener != nil && !slices.Contains(names, a.listener.gateway) {
-				names = append(names, a.listener.gateway)
-			}
-		}
-	}
-	slices.SortFunc(names, api.Name.Compare)
-	return names
-}
-
-func conditionLines(of string, all []Condition) (lines []string) {
-	for _, c := range all {
-		line := fmt.Sprintf("%s: %s is %v (%s)", of, c.Type, c.Status, c.Reason)
-		if c.Message != "" {
-			line += ": " + c.Message
-		}
-		lines = append(lines, line)
-	}
-	return lines
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/api"
@@ -282,7 +283,7 @@ func gatewayReport(g *Gateway, drafts []*draft, cs conditions, refusal, text str
 	}
 	all = append(all, cs...)
 	if len(cs) == 0 && unresolved > 0 {
-		all.set(resolvedRefs, false, reasonListenersNotResolved, fmt.Sprintf("%d listeners have references that cannot be resolved", unresolved))
+		all.set(resolvedRefs, false, reasonListenersNotResolved, "listeners with references that cannot be resolved: "+strconv.Itoa(unresolved))
 	} else if len(cs) == 0 {
 		all.good(resolvedRefs)
 	}

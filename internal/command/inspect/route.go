@@ -109,6 +109,7 @@ func answerRoute(s *kubegateway.Snapshot, q routeQuestion) (*routed, error) {
 	if s.Objects[q.subject] == nil {
 		return nil, fmt.Errorf("there is no %s %s [kubectl get %s -A lists them]", q.subject.Kind, q.subject.Name, strings.ToLower(string(q.subject.Kind)))
 	}
+	s.Table() // the reports are of the objects of now
 	r := &routed{Object: refText(q.subject), State: s.ExplainObject(q.subject)}
 	for _, name := range s.Assumed {
 		r.Assumed = append(r.Assumed, name.String())
@@ -150,6 +151,7 @@ func (d door) ask(s *kubegateway.Snapshot, q routeQuestion) way {
 	}
 	if port == 0 {
 		w.Answer, w.Why = "no connection", fmt.Sprintf("%s has no port %d that is served", w.Gateway, q.request.Port())
+		w.add(s.WhyUnserved(gateway.Ref{Kind: gateway.KindGateway, Name: d.gateway}, q.request.Port(), q.request.Host()))
 		return w
 	}
 	table := s.Table()
@@ -158,6 +160,7 @@ func (d door) ask(s *kubegateway.Snapshot, q routeQuestion) way {
 		switch {
 		case !ok || h.Passthrough == nil && h.Forward == nil && len(h.Certificates) == 0:
 			w.Answer, w.Why = "no TLS connection", fmt.Sprintf("no listener at port %d is for %s, with a certificate", q.request.Port(), q.request.Name)
+			w.add(s.WhyUnserved(gateway.Ref{Kind: gateway.KindGateway, Name: d.gateway}, q.request.Port(), q.request.Name))
 			return w
 		case h.Passthrough != nil:
 			w.Answer, w.Why = "passed on as it is", "the TLS connection ends at the backend"
@@ -171,6 +174,13 @@ func (d door) ask(s *kubegateway.Snapshot, q routeQuestion) way {
 	}
 	w.fill(s, table.Explain(port, q.request), q.request)
 	return w
+}
+
+// add adds reasons why listeners do not serve the request.
+func (w *way) add(why []string) {
+	if len(why) > 0 {
+		w.Why += ": " + strings.Join(why[:min(len(why), shownOthers)], "; ")
+	}
 }
 
 // fill writes an Explanation into the way.
@@ -274,7 +284,7 @@ func (w *way) write(p *printer, wide bool) {
 		p.field(first(i, "then"), f)
 	}
 	for i, b := range w.Backends {
-		line := fmt.Sprintf("%s:%d gets %d%%, %d endpoints", b.Service, b.Port, b.Percent, b.Endpoints)
+		line := fmt.Sprintf("%s:%d gets %d%%, %s", b.Service, b.Port, b.Percent, text.Count(b.Endpoints, "endpoint"))
 		if b.Protocol != "" {
 			line += ", by " + b.Protocol
 		}

@@ -22,9 +22,11 @@ import (
 
 // routeQuestions are the arguments of `fairway explain` that testdata/route.txtar answers.
 var routeQuestions = []string{
+	"gateway/shop/front",
 	"gateway/shop/front --request GET https://shop.example/cart/5",
 	"gateway/shop/front --request https://shop.example/ --header X-Beta: 1",
 	"gateway/shop/front --request https://shop.test/",
+	"gateway/shop/front --request https://admin.test/",
 	"gateway/shop/front --request http://shop.example/x",
 	"gateway/shop/front --request http://shop.example:8080/x",
 	"httproute/shop/shop",

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -66,11 +67,14 @@ func isPattern(path string) bool { return strings.ContainsAny(path, `()[]{}*+?|^
 // groups are the forms in which ingress-nginx' documentation writes "this prefix, and what follows".
 var groups = []string{"(/|$)(.*)", "/(.*)", "/?(.*)", "(.*)"}
 
+// group matches a reference to a group of the path's pattern.
+var group = regexp.MustCompile(`\$[0-9]`)
+
 // rewritten translates the usual pairs of a path and a rewrite-target: a path without a pattern, whose requests all get
-// one path, and PREFIX(/|$)(.*) to TARGET$2, which replaces the prefix.
+// one path because its groups are empty, and PREFIX(/|$)(.*) to TARGET$2, which replaces the prefix.
 func rewritten(path, target string) (*gatewayv1.HTTPPathMatch, *gatewayv1.HTTPPathModifier, bool) {
-	if !isPattern(path) && !strings.Contains(target, "$") {
-		return pathMatch(gatewayv1.PathMatchPathPrefix, cmp.Or(strings.TrimRight(path, "/"), "/")), fullPath(target), true
+	if one := group.ReplaceAllString(target, ""); !isPattern(path) && !strings.Contains(one, "$") {
+		return pathMatch(gatewayv1.PathMatchPathPrefix, cmp.Or(strings.TrimRight(path, "/"), "/")), fullPath(cmp.Or(one, "/")), true
 	}
 	for _, g := range groups {
 		prefix, found := strings.CutSuffix(path, g)

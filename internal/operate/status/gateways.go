@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	kubegateway "github.com/fairway-net/fairway/internal/kube/gateway"
@@ -16,13 +17,17 @@ type Gateways struct {
 	kubegateway.Overview
 }
 
-// OK reports whether each Gateway and listener is programmed and all gateway pods are available.
+// OK reports whether each Gateway and listener is programmed, Ingresses have an address, and all gateway pods are available.
 func (g Gateways) OK() bool {
-	return g.working() == len(g.Gateways) && (g.podsOK() || !g.Pods.Installed && len(g.Gateways) == 0)
+	return g.working() == len(g.Gateways) && (g.podsOK() || !g.Pods.Installed && len(g.Gateways) == 0) && g.ingressesOK()
 }
 
 func (g Gateways) podsOK() bool {
 	return g.Pods.Installed && g.Pods.Wanted > 0 && g.Pods.Available >= g.Pods.Wanted
+}
+
+func (g Gateways) ingressesOK() bool {
+	return g.Ingresses == nil || g.Ingresses.Count == 0 || len(g.Ingresses.Addresses) > 0
 }
 
 // working counts the Gateways that are programmed with all of their listeners.
@@ -43,6 +48,7 @@ func (g *Gateways) Only(names []string) error {
 		}
 	}
 	if len(names) > 0 {
+		g.Ingresses = nil
 		g.Gateways = slices.DeleteFunc(g.Gateways, func(s kubegateway.GatewayState) bool { return !slices.Contains(names, s.Name) })
 	}
 	return nil
@@ -65,14 +71,22 @@ func (g Gateways) WriteTable(w io.Writer, _ bool) error {
 			writeField(w, "why", s.Reason)
 		}
 		for _, l := range s.Listeners {
-			line := fmt.Sprintf("%s: %s %d, host %s, %s", l.Name, l.Protocol, l.Port, cmp.Or(l.Hostname, "* (all)"), count(l.Routes, "route"))
+			name := l.Name
+			if l.Set != "" {
+				name += " of ListenerSet " + l.Set
+			}
+			line := fmt.Sprintf("%s: %s %d, host %s, %s", name, l.Protocol, l.Port, cmp.Or(l.Hostname, "* (all)"), text.Count(l.Routes, "route"))
 			if s.Programmed && !l.Programmed {
 				line += ", NOT PROGRAMMED: " + l.Reason
 			}
 			writeField(w, "listener", line)
 		}
 	}
-	if len(g.Gateways) > 0 {
+	if i := g.Ingresses; i != nil {
+		fmt.Fprintln(w, "Ingresses: "+strconv.Itoa(i.Count))
+		writeField(w, "address", cmp.Or(strings.Join(i.Addresses, ", "), "none [kubectl -n kube-system describe service fairway-ingress]"))
+	}
+	if len(g.Gateways) > 0 || g.Ingresses != nil {
 		fmt.Fprintln(w)
 	}
 	_, err := fmt.Fprintln(w, text.Indented(g.summary(), ""))
@@ -80,7 +94,10 @@ func (g Gateways) WriteTable(w io.Writer, _ bool) error {
 }
 
 func (g Gateways) summary() string {
-	line := fmt.Sprintf("%s, %d ok; ", count(len(g.Gateways), "Gateway"), g.working())
+	line := fmt.Sprintf("%s, %d ok; ", text.Count(len(g.Gateways), "Gateway"), g.working())
+	if g.NoGatewayAPI {
+		line = "Gateway API is not installed [docs/gateway.md]; "
+	}
 	switch {
 	case !g.Pods.Installed:
 		return line + "no gateway pods [fairway upgrade --component gateway]"

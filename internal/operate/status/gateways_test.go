@@ -71,11 +71,12 @@ func gateways(t *testing.T) Gateways {
 			lists[f.Name] = append(lists[f.Name], o)
 		}
 	}
-	o, err := kubegateway.NewOverview(lists["classes"], lists["gateways"])
+	o, err := kubegateway.NewOverview(lists["classes"], lists["gateways"], lists["sets"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Pods = kubegateway.Pods{Installed: true, Wanted: 3, Available: 3}
+	o.Ingresses = &kubegateway.Ingresses{Count: 2, Addresses: []string{"192.0.2.30"}}
 	return Gateways{o}
 }
 
@@ -105,6 +106,8 @@ func TestGatewaysOK(t *testing.T) {
 		"a listener":        {"shop/half", nil, false, "NOT PROGRAMMED"},
 		"a pod is absent":   {"shop/front", func(g *Gateways) { g.Pods.Available = 2 }, false, "2 of 3 available"},
 		"no pods":           {"shop/front", func(g *Gateways) { g.Pods = kubegateway.Pods{} }, false, "fairway upgrade --component gateway"},
+		"no Gateway API":    {"shop/front", func(g *Gateways) { g.Gateways, g.NoGatewayAPI = nil, true }, true, "Gateway API is not installed [docs/gateway.md]; gateway pods: 3"},
+		"no address":        {"shop/front", func(g *Gateways) { g.Ingresses = &kubegateway.Ingresses{Count: 1} }, false, "Ingresses: 1 address none [kubectl"},
 		"nothing installed": {"", func(g *Gateways) { *g = Gateways{} }, true, "No Gateway is here."},
 	} {
 		g := gateways(t)

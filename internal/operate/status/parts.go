@@ -68,7 +68,7 @@ func judgeDNS(p *kube.Parts) []Part {
 	case p.DNSReady == 0:
 		return []Part{{name, Attention, "the Service " + p.DNSService + " has no ready endpoint: no name is answered", "kubectl -n kube-system get pods -l k8s-app=kube-dns; fairway upgrade --dns fairway"}}
 	case server == nil:
-		return []Part{{name, OK, fmt.Sprintf("not Fairway's: %s with %s ready", p.DNSService, count(p.DNSReady, "endpoint")), ""}}
+		return []Part{{name, OK, fmt.Sprintf("not Fairway's: %s with %s ready", p.DNSService, text.Count(p.DNSReady, "endpoint")), ""}}
 	case len(p.StaleDNS) > 0:
 		return []Part{{name, Attention, strings.Join(p.StaleDNS, ", ") + ": the changed Corefile cannot be served, the previous one stays in use", "fairway dns --check FILE names the line; the pod's log, too"}}
 	case server.Available < server.Wanted:
@@ -167,7 +167,7 @@ func judgeKubeProxy(p *kube.Parts) []Part {
 	if w == nil || w.Wanted == 0 || p.Settings == nil || p.Settings["PROXY_MODE"] == "none" {
 		return nil
 	}
-	found := fmt.Sprintf("DaemonSet %s runs %s next to Fairway's service proxy", w.Name, count(w.Wanted, "pod"))
+	found := fmt.Sprintf("DaemonSet %s runs %s next to Fairway's service proxy", w.Name, text.Count(w.Wanted, "pod"))
 	if p.Settings["REPLACE_KUBE_PROXY"] == "true" {
 		return []Part{{"kube-proxy", Attention, found + ", which replaces it: kubeadm upgrade writes it again", "fairway upgrade ends it; next time: kubeadm upgrade apply --skip-phases addon/kube-proxy"}}
 	}
@@ -261,14 +261,6 @@ func some(names []string) string {
 // running returns how many pods of a workload run.
 func running(w *kube.Workload) string {
 	return fmt.Sprintf("%s: %d of %d available", w.Name, w.Available, w.Wanted)
-}
-
-// count returns a number with its noun.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // writeParts writes a paragraph for each Part. Its lines fit a terminal.
