@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/docpage"
 )
 
-// TestPages walks README and the pages about nodes in a lab.
+// TestPages walks README, and pages about gateways and nodes, in a lab.
 func TestPages(t *testing.T) {
 	first(t, 3)
 	w := newLab(t).transcripts()
@@ -19,7 +19,8 @@ func TestPages(t *testing.T) {
 	w.input(webService, "kubectl", "apply", "-f", "-")
 	w.run("kubectl", "rollout", "status", "deployment/web", "--timeout=60s")
 	// maintenance.md comes last: for a minute after the removal of a node, fairway install waits for its pods to go.
-	w.pages([]page{{"docs/backup.md", (*walk).backup}, {"docs/troubleshooting-policies.md", (*walk).troubles}, {"docs/maintenance.md", (*walk).maintenance}})
+	w.pages([]page{{"docs/backup.md", (*walk).backup}, {"docs/gateway.md", (*walk).installGateways}, {"examples/gateway/README.md", (*walk).gateways},
+		{"docs/troubleshooting-policies.md", (*walk).troubles}, {"docs/maintenance.md", (*walk).maintenance}})
 }
 
 // pasted matches README's commands and their output.

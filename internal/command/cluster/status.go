@@ -44,16 +44,14 @@ ServiceBGPStatuses say, and over which sessions now, as the speakers say in thei
 of an address that nobody announces the reason, and of Services by name, or with -o wide, why each
 other node does not, as the speakers decide it. It reads the API server once.
 
-With --gateways it shows each Gateway of Fairway: its addresses, its listeners and those of its
-ListenerSets with the number of their routes, and why it or a listener is not programmed, as the
-statuses say. It also shows the number of Ingresses and their address, and how many gateway pods are
-available. It needs the rights to list Gateways, GatewayClasses, ListenerSets, Ingresses and
-IngressClasses, and to get the DaemonSet fairway-gateway and the Service fairway-ingress. It reads the
-API server once.
+With --gateways it shows each Gateway of Fairway with its ListenerSets: addresses, listeners with the
+number of their routes, and why one is not programmed, as the statuses say. It also shows the address
+of Ingresses, and how many gateway pods are available. It needs the rights to list these objects and
+their classes, and to get the DaemonSet fairway-gateway and the Service fairway-ingress.
 
 Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
-agent, another part does not work, an address is not announced, a Gateway is not programmed, or
-Ingresses have no address, 2 if that could not be found out.`,
+agent, another part does not work, or an address, a Gateway or the Ingresses are not served, 2 if that
+could not be found out.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway status
   fairway status --kubeconfig ~/.kube/config
   kubectl fairway status -o wide

@@ -1,0 +1,155 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// gatewayAPIURL is the file with Gateway API's CustomResourceDefinitions on pages. The lab has no network, so it applies
+// those of the module.
+const gatewayAPIURL = "https://github.com/kubernetes-sigs/gateway-api/releases/download/v1.6.3/standard-install.yaml"
+
+// installGateways installs the gateways as the page says.
+func (w *walk) installGateways(blocks map[string][]shown) {
+	dir, err := exec.Command("go", "list", "-C", "../..", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	if err != nil {
+		w.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/standard/*.yaml"))
+	if err != nil || len(files) == 0 {
+		w.Fatalf("%d files, %v", len(files), err)
+	}
+	var all []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			w.Fatal(err)
+		}
+		all = append(all, string(text))
+	}
+	install := filepath.Join(w.dir, "standard-install.yaml")
+	if err := os.WriteFile(install, []byte(strings.Join(all, "\n---\n")), 0o644); err != nil {
+		w.Fatal(err)
+	}
+	for i, s := range blocks["install"] {
+		blocks["install"][i].command = strings.ReplaceAll(s.command, gatewayAPIURL, install)
+	}
+	w.block(blocks, "install")
+}
+
+// gateways walks the example behind a Gateway and an Ingress. No request fails while the pods of the back end and of the
+// gateways are replaced.
+func (w *walk) gateways(blocks map[string][]shown) {
+	examples, err := filepath.Abs("../../examples")
+	if err == nil {
+		err = os.Symlink(examples, filepath.Join(w.dir, "examples"))
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.block(blocks, "gateway")
+	w.block(blocks, "why")
+	w.block(blocks, "ingress")
+	gateway := w.run("kubectl", "get", "gateway", "shop", "-o", "jsonpath={.status.addresses[0].value}")
+	ingress := w.run("kubectl", "get", "ingress", "shop", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+	w.run("kubectl", "scale", "deployment/backend-deployment", "--replicas=2")
+	w.run("kubectl", "rollout", "status", "deployment/backend-deployment", "--timeout=60s")
+	for _, workload := range []string{"default deployment/backend-deployment", "kube-system daemonset/fairway-gateway"} {
+		namespace, name, _ := strings.Cut(workload, " ")
+		v := w.visitors("http://"+gateway+"/jobs", "http://"+ingress+"/jobs/")
+		w.run("kubectl", "-n", namespace, "rollout", "restart", name)
+		w.run("kubectl", "-n", namespace, "rollout", "status", name, "--timeout=120s")
+		v.end(name)
+	}
+	w.block(blocks, "clean")
+}
+
+// visitors are clients outside that send requests for shop.example. Half of them keep their connections.
+type visitors struct {
+	w       *walk
+	stop    context.CancelFunc
+	clients sync.WaitGroup
+
+	mu     sync.Mutex
+	sent   int
+	failed []string
+}
+
+func (w *walk) visitors(urls ...string) *visitors {
+	ctx, cancel := context.WithCancel(w.Context())
+	v := &visitors{w: w, stop: cancel}
+	f := fabric.Fabric{Dir: filepath.Join(w.lab.dir(), "net")}
+	for _, url := range urls {
+		for i := range 4 {
+			c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: i%2 == 0,
+				DialContext: func(_ context.Context, network, address string) (c net.Conn, err error) {
+					err = visit(f, fabric.Client, func() (err error) {
+						c, err = net.DialTimeout(network, address, 10*time.Second)
+						return err
+					})
+					return c, err
+				}}}
+			v.clients.Go(func() { v.run(ctx, c, url) })
+		}
+	}
+	return v
+}
+
+func (v *visitors) run(ctx context.Context, c *http.Client, url string) {
+	defer c.CloseIdleConnections()
+	for tick := time.Tick(pulse); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+		}
+		err := visitShop(c, url)
+		v.mu.Lock()
+		v.sent++
+		if err != nil {
+			v.failed = append(v.failed, time.Now().Format("05.000 ")+err.Error())
+		}
+		v.mu.Unlock()
+	}
+}
+
+// visitShop sends one request, which gets a job.
+func visitShop(c *http.Client, url string) error {
+	r, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	r.Host = "shop.example"
+	resp, err := c.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && (resp.StatusCode != http.StatusOK || !strings.Contains(string(text), `"job"`)) {
+		err = fmt.Errorf("%s: %s %.100s", url, resp.Status, text)
+	}
+	return err
+}
+
+// end ends the clients, and fails the test for each failed request.
+func (v *visitors) end(what string) {
+	v.w.Helper()
+	v.stop()
+	v.clients.Wait()
+	v.w.Logf("%s replaced: %d requests, %d failed", what, v.sent, len(v.failed))
+	if len(v.failed) > 0 || v.sent == 0 {
+		v.w.Errorf("%s replaced: %d of %d requests failed: %q", what, len(v.failed), v.sent, v.failed[:min(len(v.failed), 20)])
+	}
+}
