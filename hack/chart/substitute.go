@@ -155,6 +155,10 @@ func (m *maker) helpers() []byte {
 {{- fail "replaceKubeProxy: with proxyMode none no proxy would be left" }}
 {{- end }}
 `)
+	fmt.Fprintf(&out, "{{- if and .Values.gateways (not (or %s)) }}\n", inBrackets(m.withController()))
+	out.WriteString(`{{- fail "gateways: without a controller no Gateway gets a Service: set components.loadBalancer, servicelb or controller to true" }}
+{{- end }}
+`)
 	for i, a := range m.components {
 		for _, b := range m.components[i+1:] {
 			for _, c := range a.Contains {
@@ -167,4 +171,14 @@ func (m *maker) helpers() []byte {
 	}
 	out.WriteString("{{- end -}}\n")
 	return out.Bytes()
+}
+
+// withController returns the conditions of the components that bring the controller.
+func (m *maker) withController() (conditions []string) {
+	for _, c := range m.components {
+		if c.Name == "controller" || slices.Contains(c.Contains, "controller") {
+			conditions = append(conditions, m.condition(c))
+		}
+	}
+	return conditions
 }

@@ -226,6 +226,14 @@ func both(t *testing.T, c *chart.Chart, chosen []choice) {
 	if err != nil && strings.Contains(err.Error(), "no proxy would be left") && s.Values["PROXY_MODE"] == "none" && s.Values["REPLACE_KUBE_PROXY"] == "true" {
 		return // fairway install refuses it before it renders anything
 	}
+	if err != nil && refused == nil && strings.Contains(err.Error(), "gateways: without a controller") && s.Values["GATEWAY"] == "true" {
+		for name := range normal(t, want) {
+			if strings.Contains(name, "Deployment") && strings.HasSuffix(name, "fairway-controller") {
+				t.Errorf("%q: the chart refuses gateways, and there is a controller", said)
+			}
+		}
+		return // fairway install refuses it before it renders anything
+	}
 	if (err != nil) != (refused != nil) {
 		t.Fatalf("%q: the chart says %v, fairway install %v", said, err, refused)
 	}
@@ -343,6 +351,7 @@ func TestRefused(t *testing.T) {
 		"apiServer: " + server + "\nimage: {tag: v1}\nreplaceKubeProxy: 'true'":                                               "got string, want boolean",
 		"apiServer: " + server + "\nimage: {tag: v1}\nreplaceKubeProxy: true\nproxyMode: none":                                "no proxy would be left",
 		"apiServer: " + server + "\nimage: {tag: v1}\ncomponents: {servicelb: true, loadBalancer: true}":                      "exclude each other: both contain controller",
+		"apiServer: " + server + "\nimage: {tag: v1}\ngateways: true":                                                         "gateways: without a controller no Gateway gets a Service",
 		"apiServer: " + server + "\nimage: {digest: 'sha256:1'}":                                                              "does not match pattern",
 		"apiServer: " + server + "\nimage: {tag: v1, pullPolicy: Sometimes}\nglobal: {from: an umbrella chart is no mistake}": "value must be one of",
 	} {
