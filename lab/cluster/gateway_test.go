@@ -75,6 +75,60 @@ func (w *walk) gateways(blocks map[string][]shown) {
 	w.block(blocks, "clean")
 }
 
+// nginxIngress is an Ingress of ingress-nginx. The gateways stand in for that controller, which no image of the lab has.
+const nginxIngress = `
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: nginx}
+spec: {controller: fairway.net/ingress}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: jobs
+  annotations:
+    nginx.ingress.kubernetes.io/rewrite-target: /$2
+    nginx.ingress.kubernetes.io/proxy-body-size: 8m
+    nginx.ingress.kubernetes.io/configuration-snippet: 'more_set_headers "X-Shop: 1";'
+spec:
+  ingressClassName: nginx
+  rules:
+  - host: jobs.example
+    http:
+      paths:
+      - {path: /jobs(/|$)(.*), pathType: ImplementationSpecific, backend: {service: {name: backend-service, port: {number: 3000}}}}
+      - {path: /, pathType: Prefix, backend: {service: {name: frontend-service, port: {number: 80}}}}
+`
+
+// fromIngressNginx walks the way of an Ingress to Gateway API and back, and that to the class of Fairway.
+func (w *walk) fromIngressNginx(blocks map[string][]shown) {
+	w.input(nginxIngress, "kubectl", "apply", "-f", "../../examples/two-tier", "-f", "-")
+	w.run("kubectl", "rollout", "status", "deployment/frontend-deployment", "--timeout=60s")
+	w.run("kubectl", "rollout", "status", "deployment/backend-deployment", "--timeout=60s")
+	ingress := w.run("kubectl", "-n", "kube-system", "get", "service", "fairway-ingress", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+	w.eventually(`"job"`, "client", "--", "curl", "-sS", "-m", "2", "-H", "Host: jobs.example", "http://"+ingress+"/jobs")
+	w.block(blocks, "migrate")
+	kubeconfig, err := os.ReadFile(filepath.Join(w.lab.dir(), "kubeconfig"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	inside := filepath.Join(w.dir, "kubeconfig-inside")
+	server := "https://192.168.49.254:6443" // the client outside does not reach the listener on 127.0.0.1
+	if err := os.WriteFile(inside, []byte(strings.ReplaceAll(string(kubeconfig), fmt.Sprintf("https://127.0.0.1:%d", w.port), server)), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	w.eventually(`"job"`, "client", "--", "curl", "-sS", "-m", "2", "-H", "Host: jobs.example", "http://192.168.49.202/jobs")
+	for i, s := range blocks["check"] {
+		blocks["check"][i].command = strings.Replace(s.command, "fairway ingress check", built.fairway+" ingress check --kubeconfig "+inside, 1)
+	}
+	for _, name := range []string{"check", "try", "back", "copy"} {
+		w.block(blocks, name)
+	}
+	w.eventually(`"job"`, "client", "--", "curl", "-sS", "-m", "2", "-H", "Host: jobs.example", "http://"+ingress+"/jobs")
+	w.run("kubectl", "delete", "ingress", "jobs", "jobs-fairway")
+	w.run("kubectl", "delete", "-f", "../../examples/two-tier")
+}
+
 // visitors are clients outside that send requests for shop.example. Half of them keep their connections.
 type visitors struct {
 	w       *walk

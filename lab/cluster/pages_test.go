@@ -20,6 +20,7 @@ func TestPages(t *testing.T) {
 	w.run("kubectl", "rollout", "status", "deployment/web", "--timeout=60s")
 	// maintenance.md comes last: for a minute after the removal of a node, fairway install waits for its pods to go.
 	w.pages([]page{{"docs/backup.md", (*walk).backup}, {"docs/gateway.md", (*walk).installGateways}, {"examples/gateway/README.md", (*walk).gateways},
+		{"docs/from-ingress-nginx.md", (*walk).fromIngressNginx},
 		{"docs/troubleshooting-policies.md", (*walk).troubles}, {"docs/maintenance.md", (*walk).maintenance}})
 }
 

@@ -116,7 +116,7 @@ func (w *walk) show(s shown) {
 	default:
 		line = "fairway-lab node " + s.node + " -- bash -c '" + strings.ReplaceAll(line, "'", `'\''`) + "'"
 	}
-	refusal := strings.Contains(s.output, "error: ") || strings.Contains(s.output, "exit code")
+	refusal := strings.Contains(s.output, "error: ") || strings.Contains(s.output, "exit code") || strings.Contains(s.output, "\nrequests: ")
 	looks := looking.MatchString(s.command) && s.output != "" // its exit status may say what it sees
 	began := time.Now()
 	for end := began.Add(30 * time.Second); ; time.Sleep(300 * time.Millisecond) {
