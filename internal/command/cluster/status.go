@@ -44,14 +44,13 @@ ServiceBGPStatuses say, and over which sessions now, as the speakers say in thei
 of an address that nobody announces the reason, and of Services by name, or with -o wide, why each
 other node does not, as the speakers decide it. It reads the API server once.
 
-With --gateways it shows each Gateway of Fairway with its ListenerSets: addresses, listeners with the
-number of their routes, and why one is not programmed, as the statuses say. It also shows the address
-of Ingresses, and how many gateway pods are available. It needs the rights to list these objects and
-their classes, and to get the DaemonSet fairway-gateway and the Service fairway-ingress.
+With --gateways it shows each Gateway of Fairway: addresses, its and its ListenerSets' listeners, and
+why one is not programmed, as the statuses say; the address of Ingresses; and the gateway pods. It
+needs the rights to list these objects and their classes, and to get the DaemonSet fairway-gateway
+and the Service fairway-ingress.
 
 Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
-agent, another part does not work, or an address, a Gateway or the Ingresses are not served, 2 if that
-could not be found out.`,
+agent, or another part, an address, a Gateway or the Ingresses do not work, 2 if that is not known.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway status
   fairway status --kubeconfig ~/.kube/config
   kubectl fairway status -o wide
