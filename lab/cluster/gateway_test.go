@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -72,7 +73,39 @@ func (w *walk) gateways(blocks map[string][]shown) {
 		w.run("kubectl", "-n", namespace, "rollout", "status", name, "--timeout=120s")
 		v.end(name)
 	}
+	w.hostileTenants(gateway, ingress)
 	w.block(blocks, "clean")
+}
+
+// effectLine is the second line of a file of test/tenants/gateway: the event or the reason in a status that its author gets.
+var effectLine = regexp.MustCompile(`(?m)^# (event|status): (\S+)$`)
+
+// hostileTenants applies each file of test/tenants/gateway in a namespace of its own, next to clients of another tenant. No
+// request of theirs fails.
+func (w *walk) hostileTenants(gateway, ingress string) {
+	files, err := filepath.Glob("../../test/tenants/gateway/*.yaml")
+	if err != nil || len(files) < 10 {
+		w.Fatalf("%d files: %v", len(files), err)
+	}
+	v := w.visitors("http://"+gateway+"/jobs", "http://"+ingress+"/jobs/")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		effect := effectLine.FindStringSubmatch(string(text))
+		if err != nil || effect == nil || !strings.HasPrefix(string(text), "# ") {
+			w.Fatalf("%s does not begin with its promise and its effect: %v", file, err)
+		}
+		namespace := "tenant-" + strings.TrimSuffix(filepath.Base(file), ".yaml")
+		w.run("kubectl", "create", "namespace", namespace)
+		w.run("kubectl", "-n", namespace, "create", "-f", file)
+		switch {
+		case effect[1] == "status":
+			w.eventually(`"reason":"`+effect[2]+`"`, "kubectl", "-n", namespace, "get", "gateways,httproutes,listenersets,routepolicies", "-o", "jsonpath={.items[*].status}")
+		case effect[2] != "-":
+			w.eventually(effect[2], "kubectl", "-n", namespace, "get", "events", "-o", "custom-columns=REASON:.reason")
+		}
+		w.run("kubectl", "delete", "namespace", namespace, "--wait=false")
+	}
+	v.end("tenants")
 }
 
 // nginxIngress is an Ingress of ingress-nginx. The gateways stand in for that controller, which no image of the lab has.
@@ -137,6 +170,7 @@ type visitors struct {
 
 	mu     sync.Mutex
 	sent   int
+	slow   time.Duration // of the slowest request
 	failed []string
 }
 
@@ -168,9 +202,11 @@ func (v *visitors) run(ctx context.Context, c *http.Client, url string) {
 			return
 		case <-tick:
 		}
+		began := time.Now()
 		err := visitShop(c, url)
 		v.mu.Lock()
 		v.sent++
+		v.slow = max(v.slow, time.Since(began))
 		if err != nil {
 			v.failed = append(v.failed, time.Now().Format("05.000 ")+err.Error())
 		}
@@ -202,8 +238,8 @@ func (v *visitors) end(what string) {
 	v.w.Helper()
 	v.stop()
 	v.clients.Wait()
-	v.w.Logf("%s replaced: %d requests, %d failed", what, v.sent, len(v.failed))
+	v.w.Logf("%s: %d requests, %d failed, the slowest took %v", what, v.sent, len(v.failed), v.slow.Round(time.Millisecond))
 	if len(v.failed) > 0 || v.sent == 0 {
-		v.w.Errorf("%s replaced: %d of %d requests failed: %q", what, len(v.failed), v.sent, v.failed[:min(len(v.failed), 20)])
+		v.w.Errorf("%s: %d of %d requests failed: %q", what, len(v.failed), v.sent, v.failed[:min(len(v.failed), 20)])
 	}
 }
