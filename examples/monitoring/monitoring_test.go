@@ -103,7 +103,7 @@ func TestScrape(t *testing.T) {
 			t.Errorf("no PodMonitor is for %s", c.JobName)
 		}
 	}
-	if n := strings.Count(monitors, "kind: PodMonitor"); n != len(config.ScrapeConfigs) || n != 4 {
+	if n := strings.Count(monitors, "kind: PodMonitor"); n != len(config.ScrapeConfigs) || n != 5 {
 		t.Errorf("%d PodMonitors and %d jobs", n, len(config.ScrapeConfigs))
 	}
 }
@@ -135,6 +135,13 @@ func hasHeading(page, anchor string) bool {
 }
 
 func TestDashboard(t *testing.T) {
+	for _, file := range []string{"dashboard.json", "dashboard-gateways.json"} {
+		t.Run(file, func(t *testing.T) { dashboard(t, file) })
+	}
+}
+
+func dashboard(t *testing.T, file string) {
+	t.Helper()
 	var board struct {
 		Title  string
 		Panels []struct {
@@ -144,7 +151,7 @@ func TestDashboard(t *testing.T) {
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "dashboard.json")), &board); err != nil {
+	if err := json.Unmarshal([]byte(read(t, file)), &board); err != nil {
 		t.Fatal(err)
 	}
 	page := pages(t)

@@ -23,7 +23,7 @@ resources: [../monitoring]
 	for _, o := range objects {
 		kinds[o.GetKind()]++
 	}
-	if kinds["PodMonitor"] != 4 || kinds["PrometheusRule"] != 1 {
+	if kinds["PodMonitor"] != 5 || kinds["PrometheusRule"] != 1 {
 		t.Errorf("got %v", kinds)
 	}
 }
