@@ -2,7 +2,7 @@
 // follows packets to pods, step by step, with each command and its real output.
 //
 //	demo ─► bin/fairway-lab up | kubectl … | client -- … | down
-//	step 1 … 10: title, commands as typed, their output, ✓ a fact that held or ✗ the expectation and the observation
+//	step 1 … 11: title, commands as typed, their output, ✓ a fact that held or ✗ the expectation and the observation
 //
 // It prints everything that it checks. Its exit status is 0 only if every step held. Every step has a time limit. The
 // demo can run again on the same lab.
@@ -37,6 +37,7 @@ var steps = []step{
 	{"What Kubernetes knows", 30 * time.Second, objects},
 	{"A pod is deleted while requests run", 90 * time.Second, deletion},
 	{"What the node's kernel holds, in our terms", 30 * time.Second, dump},
+	{"An Ingress with ingress-nginx' annotations leads a client outside to both tiers", 60 * time.Second, ingress},
 	{"A client outside calls an address of the pool; the node that announces it loses its power", 3 * time.Minute, balancer},
 }
 

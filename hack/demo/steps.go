@@ -17,11 +17,11 @@ type job struct{ Job, Pod, Frontend string }
 
 // cluster brings the lab up, or uses a running one with any options.
 func cluster(ctx context.Context, d *demo) error {
-	do := "status"
+	do := []string{"status"}
 	if _, err := d.quiet(ctx, "status"); err != nil {
-		do = "up"
+		do = []string{"up", "--gateway"}
 	}
-	if _, err := d.show(ctx, do); err != nil {
+	if _, err := d.show(ctx, do...); err != nil {
 		return err
 	}
 	if _, err := d.kubectl(ctx, "get", "nodes", "-o", "wide"); err != nil {
