@@ -27,6 +27,7 @@ import (
 const (
 	answerTimeout = 10 * time.Second
 	maxBody       = 1 << 20 // of an answer that is read
+	repeats       = 6       // of a request whose answers differ in body or headers
 	inFlight      = 8       // requests
 )
 
@@ -73,8 +74,9 @@ func (r Report) WriteTable(w io.Writer, _ bool) error {
 	return err
 }
 
-// Compare sends each request to both controllers. Bodies and headers are compared where the old controller answers twice
-// the same. The differences are in the order of the requests. Only an error of ctx ends it.
+// Compare sends each request to both controllers. A difference in the body or a header counts if each controller repeats its
+// answer, because the pods of a backend may differ. The differences are in the order of the requests. Only an error of ctx
+// ends it.
 func Compare(ctx context.Context, oldOne, newOne Address, requests []Request) (Report, error) {
 	results := make([][]Difference, len(requests))
 	g, ctx := errgroup.WithContext(ctx)
@@ -91,30 +93,65 @@ func Compare(ctx context.Context, oldOne, newOne Address, requests []Request) (R
 
 // compareOne compares the answers to one request.
 func compareOne(ctx context.Context, oldOne, newOne Address, r Request) []Difference {
-	var first, second, other answer
-	var all sync.WaitGroup
-	all.Go(func() { other = ask(ctx, newOne, r) })
-	first = ask(ctx, oldOne, r)
-	second = ask(ctx, oldOne, r)
-	all.Wait()
-	var found []Difference
-	part := func(name, was, is string) {
-		if was != is {
+	was, is := askBoth(ctx, oldOne, newOne, r)
+	found := was.differences(is, r)
+	for range repeats {
+		if !slices.ContainsFunc(found, func(d Difference) bool { return mayChange(d.Part) }) {
+			break
+		}
+		wasAgain, isAgain := askBoth(ctx, oldOne, newOne, r)
+		found = slices.DeleteFunc(found, func(d Difference) bool {
+			return mayChange(d.Part) && (was.part(d.Part) != wasAgain.part(d.Part) || is.part(d.Part) != isAgain.part(d.Part))
+		})
+	}
+	return found
+}
+
+// mayChange reports whether a part of an answer may differ between two pods of a backend.
+func mayChange(part string) bool { return part == partBody || slices.Contains(compared, part) }
+
+func askBoth(ctx context.Context, oldOne, newOne Address, r Request) (was, is answer) {
+	var other sync.WaitGroup
+	other.Go(func() { is = ask(ctx, newOne, r) })
+	was = ask(ctx, oldOne, r)
+	other.Wait()
+	return was, is
+}
+
+// The parts of an answer besides the headers.
+const (
+	partStatus      = "status"
+	partCertificate = "certificate"
+	partCookies     = "cookies"
+	partBody        = "body"
+)
+
+// differences lists the parts that differ. Bodies of errors and redirects are the controllers' own.
+func (a answer) differences(b answer, r Request) (found []Difference) {
+	parts := append([]string{partStatus, partCertificate}, compared...)
+	if parts = append(parts, partCookies); a.status == b.status && len(a.status) == 3 && a.status[0] == '2' {
+		parts = append(parts, partBody)
+	}
+	for _, name := range parts {
+		if was, is := a.part(name), b.part(name); was != is {
 			found = append(found, Difference{Request: r.String(), Part: name, Old: cmp.Or(was, "(none)"), New: cmp.Or(is, "(none)")})
 		}
 	}
-	part("status", first.status, other.status)
-	part("certificate", first.certificate, other.certificate)
-	for _, h := range compared {
-		if first.headers.Get(h) == second.headers.Get(h) {
-			part(h, first.headers.Get(h), other.headers.Get(h))
-		}
-	}
-	part("cookies", first.cookies, other.cookies)
-	if first.body == second.body && first.status == other.status && len(first.status) == 3 && first.status[0] == '2' {
-		part("body", first.body, other.body)
-	}
 	return found
+}
+
+func (a answer) part(name string) string {
+	switch name {
+	case partStatus:
+		return a.status
+	case partCertificate:
+		return a.certificate
+	case partCookies:
+		return a.cookies
+	case partBody:
+		return a.body
+	}
+	return a.headers.Get(name)
 }
 
 // An answer is what a client sees.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -41,13 +42,20 @@ func TestCompare(t *testing.T) {
 		return 200, "X-Host", host, "same"
 	}
 	handler := func(isNew bool) http.HandlerFunc {
+		asked := map[bool]*atomic.Int64{false: {}, true: {}} // with TLS or without
 		return func(w http.ResponseWriter, r *http.Request) {
 			code, header, value, body := answer(r.URL.Path, r.Host, isNew)
 			if header != "" {
 				w.Header().Set(header, value)
 			}
-			if r.URL.Path == "/random" {
+			switch r.URL.Path {
+			case "/random":
 				body = r.RemoteAddr
+			case "/pods": // the old controller asks one pod twice, and then the other one
+				body = "b"
+				if n := asked[r.TLS != nil].Add(1); !isNew && n <= 2 {
+					body = "a"
+				}
 			}
 			w.Header().Set("Content-Type", "text/plain")
 			w.WriteHeader(code)
@@ -55,7 +63,7 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	var all []Request
-	for _, path := range []string{"/equal", "/status", "/location", "/body", "/cookie", "/random"} {
+	for _, path := range []string{"/equal", "/status", "/location", "/body", "/cookie", "/random", "/pods"} {
 		all = append(all, Request{Host: "a.example", Path: path}, Request{TLS: true, Host: "a.example", Path: path})
 	}
 	report, err := Compare(t.Context(), serve(t, handler(false)), serve(t, handler(true)), all)
@@ -72,7 +80,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("got %q, want %q", parts, want)
 	}
 	var out bytes.Buffer
-	if err := report.WriteTable(&out, false); err != nil || !strings.HasSuffix(out.String(), "requests: 12, differences: 8\n") {
+	if err := report.WriteTable(&out, false); err != nil || !strings.HasSuffix(out.String(), "requests: 14, differences: 8\n") {
 		t.Errorf("%v: %s", err, &out)
 	}
 }

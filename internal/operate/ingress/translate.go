@@ -224,7 +224,9 @@ func (m *migration) path(g *networkingv1.Ingress, meaning *meaning, host string,
 		kind = *p.PathType
 	}
 	if target := meaning.rewriteTarget(); target != "" {
-		if match, rewrite, ok := rewritten(path, target); ok {
+		if match, rewrite, ok := rewritten(path, target); ok && path == "/" {
+			return match, rewrite
+		} else if ok {
 			m.note(g, Differs, "rewrite-target", "path %s: ingress-nginx matches without case, from the path's beginning. The route matches whole elements, with case", path)
 			return match, rewrite
 		}
