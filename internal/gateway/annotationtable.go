@@ -44,7 +44,7 @@ var annotationGroups = []AnnotationGroup{
 	{"backend-protocol", "", "`HTTP`, `HTTPS`, `GRPC` or `GRPCS`; others get 500"},
 	{"proxy-ssl-name proxy-ssl-secret proxy-ssl-server-name proxy-ssl-verify", "", "TLS to backends; certificates are only checked with `proxy-ssl-verify: \"on\"`"},
 	{"enable-cors cors-allow-origin cors-allow-methods cors-allow-headers cors-allow-credentials cors-expose-headers cors-max-age", "",
-		"answers preflight requests, and marks answers"},
+		"answers preflight requests, and marks answers; origin `*` goes without credentials, which browsers refuse with it"},
 	{"canary canary-weight canary-weight-total canary-by-header canary-by-header-value canary-by-header-pattern canary-by-cookie", "",
 		"some requests go to this Ingress' backend: first by header, then by cookie, then by weight"},
 	{"affinity affinity-mode session-cookie-name session-cookie-path session-cookie-expires session-cookie-max-age session-cookie-samesite session-cookie-secure", "",

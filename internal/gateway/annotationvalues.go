@@ -253,6 +253,11 @@ func (r *annotationReading) readCORS() {
 		Credentials: r.get("cors-allow-credentials") != "false",
 		MaxAge:      1728000 * time.Second,
 	}
+	if slices.Contains(c.Origins, "*") {
+		// ingress-nginx answers "*" with credentials, which browsers refuse. A gateway that names the origin instead would let
+		// every site read with the client's cookies.
+		c.Credentials = false
+	}
 	if age := r.get("cors-max-age"); age != "" {
 		annotation{r, "cors-max-age", age}.readSeconds(&c.MaxAge)
 	}
