@@ -56,6 +56,11 @@ func start(t *testing.T) *browser {
 	p := page.New(l.Addr().String(), token, cluster{})
 	server := &http.Server{Handler: p}
 	go func() { _ = server.Serve(l) }()
+	tmp, err := os.MkdirTemp("", "page") // short: Chromium makes a socket there
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	fonts := filepath.Join(t.TempDir(), "fonts.conf")
 	if err := os.WriteFile(fonts, []byte(`<?xml version="1.0"?><fontconfig><dir>`+root+`/usr/share/fonts</dir><cachedir>`+t.TempDir()+`</cachedir></fontconfig>`), 0o600); err != nil {
 		t.Fatal(err)
@@ -67,7 +72,7 @@ func start(t *testing.T) *browser {
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	ctx, stopBrowser := chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.ModifyCmdFunc(func(c *exec.Cmd) {
-			c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0]+":"+libs[0]+"/pulseaudio", "FONTCONFIG_FILE="+fonts)
+			c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libs[0]+":"+libs[0]+"/pulseaudio", "FONTCONFIG_FILE="+fonts, "TMPDIR="+tmp)
 		}))...)
 	ctx, stopTab := chromedp.NewContext(ctx)
 	t.Cleanup(func() { stopTab(); stopBrowser(); stop(); server.Close() })
