@@ -16,6 +16,7 @@ import (
 
 // TestSecondaries: bind9 and Knot as secondaries transfer a zone, and follow each change by its notification.
 func TestSecondaries(t *testing.T) {
+	nameserver.Need(t)
 	if !alone(t) {
 		return
 	}

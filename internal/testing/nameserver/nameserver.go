@@ -97,6 +97,9 @@ func Start(t *testing.T, n *testnet.Namespace, cfg Config) *Server {
 	return s
 }
 
+// Need skips the test if the programs are not there.
+func Need(t *testing.T) { unpacked(t) }
+
 // unpacked returns the directory with the programs.
 func unpacked(t *testing.T) string {
 	t.Helper()
