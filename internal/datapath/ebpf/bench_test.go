@@ -132,3 +132,37 @@ func BenchmarkEstablished(b *testing.B) {
 	b.ReportMetric(s.p1("ebpf")/s.p1("direct"), "ebpf/direct")
 	b.ReportMetric(s.p1("nftables")/s.p1("direct"), "nftables/direct")
 }
+
+// BenchmarkCounts checks the counts after 100,000 connections and 100 killed clients.
+func BenchmarkCounts(b *testing.B) {
+	r := newRig(b)
+	f := r.counted(web.String(), service.LeastConn)
+	r.sync(f)
+	for range b.N {
+		r.churn(f, 100_000, 100)
+	}
+	r.expectOpen("after all", f, 0, 0)
+}
+
+// BenchmarkAlgorithms compares connects by random and by lc, with 2 endpoints and with the 32 that lc compares at most,
+// in turns.
+func BenchmarkAlgorithms(b *testing.B) {
+	r := newRig(b)
+	lc, long := r.counted("10.96.0.2:80", service.LeastConn), r.counted("10.96.0.3:80", service.LeastConn)
+	at := r.endpoints[1]
+	for len(long.Internal.Endpoints) < 32 {
+		at = netip.AddrPortFrom(at.Addr(), at.Port()+1)
+		r.pods[1].Serve("tcp", at)
+		long.Internal.Endpoints = append(long.Internal.Endpoints, service.Endpoint{Addr: at, Local: true})
+	}
+	r.sync(r.front(web.String()), lc, long)
+	s := sample{}
+	for range max(b.N, 2000) {
+		if err := r.connects(map[string]netip.AddrPort{"direct": r.endpoints[0], "random": web, "lc-2": lc.Addr, "lc-32": long.Addr}, s); err != nil {
+			b.Fatal(err)
+		}
+	}
+	s.report(b, "connect")
+	b.ReportMetric(s.p1("lc-2")/s.p1("direct"), "lc-2/direct")
+	b.ReportMetric(s.p1("lc-32")/s.p1("direct"), "lc-32/direct")
+}

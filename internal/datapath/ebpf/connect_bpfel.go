@@ -20,6 +20,12 @@ type connectAddr struct {
 	Zero uint16
 }
 
+type connectEndpoint struct {
+	_    structs.HostLayout
+	Open uint32
+	Zero uint32
+}
+
 type connectFront struct {
 	_      structs.HostLayout
 	Slots  uint32
@@ -35,7 +41,20 @@ type connectNode struct {
 	Until     uint64
 	Pods      uint64
 	PodsLevel uint32
-	Zero      uint32
+	Layout    uint32
+}
+
+type connectNote struct {
+	_        structs.HostLayout
+	Front    connectAddr
+	Endpoint connectAddr
+}
+
+type connectSlot struct {
+	_      structs.HostLayout
+	To     connectAddr
+	Weight uint16
+	Zero   uint16
 }
 
 type connectSlotKey struct {
@@ -48,6 +67,7 @@ type connectSlotKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	connectMapEndpoints     = "endpoints"
 	connectMapFronts        = "fronts"
 	connectMapSettings      = "settings"
 	connectMapSlots         = "slots"
@@ -112,10 +132,11 @@ type connectProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type connectMapSpecs struct {
-	Fronts   *ebpf.MapSpec `ebpf:"fronts"`
-	Settings *ebpf.MapSpec `ebpf:"settings"`
-	Slots    *ebpf.MapSpec `ebpf:"slots"`
-	Socks    *ebpf.MapSpec `ebpf:"socks"`
+	Endpoints *ebpf.MapSpec `ebpf:"endpoints"`
+	Fronts    *ebpf.MapSpec `ebpf:"fronts"`
+	Settings  *ebpf.MapSpec `ebpf:"settings"`
+	Slots     *ebpf.MapSpec `ebpf:"slots"`
+	Socks     *ebpf.MapSpec `ebpf:"socks"`
 }
 
 // connectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -144,14 +165,16 @@ func (o *connectObjects) Close() error {
 //
 // It can be passed to loadConnectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type connectMaps struct {
-	Fronts   *ebpf.Map `ebpf:"fronts"`
-	Settings *ebpf.Map `ebpf:"settings"`
-	Slots    *ebpf.Map `ebpf:"slots"`
-	Socks    *ebpf.Map `ebpf:"socks"`
+	Endpoints *ebpf.Map `ebpf:"endpoints"`
+	Fronts    *ebpf.Map `ebpf:"fronts"`
+	Settings  *ebpf.Map `ebpf:"settings"`
+	Slots     *ebpf.Map `ebpf:"slots"`
+	Socks     *ebpf.Map `ebpf:"socks"`
 }
 
 func (m *connectMaps) Close() error {
 	return _ConnectClose(
+		m.Endpoints,
 		m.Fronts,
 		m.Settings,
 		m.Slots,

@@ -40,6 +40,7 @@ type Datapath struct {
 	noPods bool           // the log has said that the pods' cgroup is not known
 	failed bool           // the programs do not work here; nf_tables serves alone
 	table  *service.Table // the table in the maps; nil: unknown, the next Sync reads them
+	unused unused
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -60,6 +61,9 @@ func New(cfg Config) (*Datapath, error) {
 func (d *Datapath) Info() datapath.Info {
 	info := d.Datapath.Info()
 	info.Name = datapath.EBPF
+	if !d.cfg.CountTraffic {
+		info.Capabilities.Algorithms |= counting
+	}
 	return info
 }
 
@@ -68,7 +72,7 @@ func (d *Datapath) Info() datapath.Info {
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	if err := d.start(); err != nil {
 		d.failed = true
-		d.cfg.Log.Warn("connect time does not work here, nf_tables carries all connections [mount a bpffs at /sys/fs/bpf and cgroup2, and run the agent with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN]", "err", err)
+		d.cfg.Log.Warn("connect time does not work here, nf_tables carries all connections, and lc, sed and nq choose at random [mount a bpffs at /sys/fs/bpf and cgroup2, and run the agent with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN]", "err", err)
 	}
 	if d.prog == nil {
 		return d.Datapath.Sync(ctx, want)
@@ -149,7 +153,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 		return drift, err
 	}
 	if d.prog.attached() {
-		return drift, d.prog.noteNode()
+		return drift, errors.Join(d.prog.noteNode(), d.sweep())
 	}
 	d.forget()
 	drift.Rules = true

@@ -16,9 +16,21 @@ import (
 
 // Flags of a front, as in connect.c.
 const (
-	flagRoundRobin = 1
-	flagPods       = 2
+	flagRoundRobin = 1 << iota
+	flagPods
+	flagLeastConn
+	flagShortestDelay
+	flagNeverQueue
 )
+
+// algorithms has the flag of each algorithm at connect time.
+var algorithms = map[service.Algorithm]uint32{
+	service.Random: 0, service.DestHash: 0, service.RoundRobin: flagRoundRobin,
+	service.LeastConn: flagLeastConn, service.ShortestDelay: flagShortestDelay, service.NeverQueue: flagNeverQueue,
+}
+
+// counting are the algorithms that need connection counts. nf_tables has no counts, and chooses at random.
+var counting = service.AlgorithmsOf(service.LeastConn, service.ShortestDelay, service.NeverQueue)
 
 // batch is how many elements one system call reads.
 const batch = 4096
@@ -26,7 +38,7 @@ const batch = 4096
 // A list is the content of the maps for one frontend. An empty list leaves the frontend to nf_tables.
 type list struct {
 	flags uint32
-	slots []connectAddr
+	slots []connectSlot
 }
 
 func addrOf(a netip.AddrPort) (c connectAddr) {
@@ -42,9 +54,11 @@ func addrOf(a netip.AddrPort) (c connectAddr) {
 
 // translatable reports whether the programs may translate sockets to a frontend with the same result as nf_tables.
 func translatable(f *service.Frontend) bool {
-	return f != nil && f.Proto == api.TCP && !f.NodePort() && f.Internal.Action == service.Forward &&
-		len(f.Sources) == 0 && f.Affinity == 0 &&
-		(f.Balance == service.Random || f.Balance == service.RoundRobin || f.Balance == service.DestHash)
+	if f == nil || f.Proto != api.TCP || f.NodePort() || f.Internal.Action != service.Forward || len(f.Sources) > 0 || f.Affinity > 0 {
+		return false
+	}
+	_, ok := algorithms[f.Balance]
+	return ok
 }
 
 // podsToo reports whether this also holds for pods. A masqueraded client needs nf_tables. If the node cannot tell pods
@@ -57,9 +71,19 @@ func podsToo(f *service.Frontend, s *service.Settings) bool {
 	return f.External.Equal(f.Internal) && f.Internal.Masquerade == service.MasqueradeHairpin
 }
 
-// listOf returns the list of a frontend, with the slots of nf_tables.
+// listOf returns the list of a frontend: the slots of nf_tables, or one slot for each endpoint if the algorithm counts.
 func (d *Datapath) listOf(f *service.Frontend, s *service.Settings) (l list) {
 	if !translatable(f) {
+		return l
+	}
+	l.flags = algorithms[f.Balance]
+	if podsToo(f, s) {
+		l.flags |= flagPods
+	}
+	if counting.Has(f.Balance) {
+		for _, e := range f.Internal.Endpoints[:min(len(f.Internal.Endpoints), lb.MaxSlots)] {
+			l.slots = append(l.slots, connectSlot{To: addrOf(e.Addr), Weight: uint16(lb.Weight(e))})
+		}
 		return l
 	}
 	slots := d.Slots(f.Key())
@@ -71,13 +95,7 @@ func (d *Datapath) listOf(f *service.Frontend, s *service.Settings) (l list) {
 		if !a.IsValid() {
 			return list{}
 		}
-		l.slots = append(l.slots, addrOf(a))
-	}
-	if f.Balance == service.RoundRobin {
-		l.flags |= flagRoundRobin
-	}
-	if podsToo(f, s) {
-		l.flags |= flagPods
+		l.slots = append(l.slots, connectSlot{To: addrOf(a), Weight: 1})
 	}
 	return l
 }
@@ -113,6 +131,7 @@ func (d *Datapath) withdraw(key connectAddr) (deleted int, err error) {
 		}
 		deleted++
 	}
+	d.unused.withdrawn()
 	return deleted + 1, err
 }
 
@@ -122,7 +141,7 @@ func (d *Datapath) publishChanged(want *service.Table) (added int, err error) {
 		if !translatable(c.New) {
 			continue
 		}
-		n, err := d.publish(addrOf(c.New.Addr), d.listOf(c.New, &want.Settings))
+		n, err := d.publish(addrOf(c.New.Addr), d.listOf(c.New, &want.Settings), endpointsOf(c.Old))
 		if added += n; err != nil {
 			return added, err
 		}
@@ -130,14 +149,20 @@ func (d *Datapath) publishChanged(want *service.Table) (added int, err error) {
 	return added, nil
 }
 
-// publish writes one frontend. The slots come before the front that leads to them. A full map leaves the frontend to
-// nf_tables.
-func (d *Datapath) publish(key connectAddr, l list) (added int, err error) {
+// publish writes one frontend: first the endpoints, then the slots that lead to them, then the front. The endpoints in
+// known have their element.
+func (d *Datapath) publish(key connectAddr, l list, known map[connectAddr]bool) (added int, err error) {
 	if len(l.slots) == 0 {
 		return 0, nil
 	}
-	for i, a := range l.slots {
-		if err := d.prog.Slots.Put(connectSlotKey{Front: key, Slot: uint32(i)}, a); err != nil {
+	for i, s := range l.slots {
+		if !known[s.To] {
+			if err := d.addEndpoint(s.To); err != nil {
+				return added, err
+			}
+			known[s.To] = true
+		}
+		if err := d.prog.Slots.Put(connectSlotKey{Front: key, Slot: uint32(i)}, s); err != nil {
 			return added, err
 		}
 		added++
@@ -171,11 +196,20 @@ func (d *Datapath) withdrawStale(want *service.Table) (deleted int, err error) {
 
 // within reports whether a list has only endpoints of f, and serves pods only if it may.
 func (l list) within(f *service.Frontend, pods bool) bool {
-	ends := map[connectAddr]bool{}
-	for _, e := range f.Internal.Endpoints {
-		ends[addrOf(e.Addr)] = true
+	ends := endpointsOf(f)
+	return (pods || l.flags&flagPods == 0) && !slices.ContainsFunc(l.slots, func(s connectSlot) bool { return !ends[s.To] })
+}
+
+// endpointsOf returns the endpoints of a frontend, which may be nil.
+func endpointsOf(f *service.Frontend) map[connectAddr]bool {
+	all := map[connectAddr]bool{}
+	if !translatable(f) {
+		return all
 	}
-	return (pods || l.flags&flagPods == 0) && !slices.ContainsFunc(l.slots, func(a connectAddr) bool { return !ends[a] })
+	for _, e := range f.Internal.Endpoints {
+		all[addrOf(e.Addr)] = true
+	}
+	return all
 }
 
 // publishAll writes the frontends that differ from the maps.
@@ -184,6 +218,7 @@ func (d *Datapath) publishAll(want *service.Table) (added int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	known := map[connectAddr]bool{}
 	for f := range want.Frontends() {
 		if !translatable(f) {
 			continue
@@ -195,7 +230,7 @@ func (d *Datapath) publishAll(want *service.Table) (added int, err error) {
 		if _, err := d.withdraw(key); err != nil {
 			return added, err
 		}
-		n, err := d.publish(key, is)
+		n, err := d.publish(key, is, known)
 		if added += n; err != nil {
 			return added, err
 		}
@@ -207,15 +242,15 @@ func (d *Datapath) publishAll(want *service.Table) (added int, err error) {
 func (d *Datapath) readBack() (map[connectAddr]list, error) {
 	held := map[connectAddr]list{}
 	err := readAll(d.prog.Fronts, func(k connectAddr, f connectFront) {
-		held[k] = list{flags: f.Flags, slots: make([]connectAddr, min(f.Slots, 1<<16))}
+		held[k] = list{flags: f.Flags, slots: make([]connectSlot, min(f.Slots, 1<<16))}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read fronts: %w", err)
 	}
 	var stray []connectSlotKey
-	err = readAll(d.prog.Slots, func(k connectSlotKey, a connectAddr) {
+	err = readAll(d.prog.Slots, func(k connectSlotKey, s connectSlot) {
 		if l := held[k.Front]; k.Slot < uint32(len(l.slots)) {
-			l.slots[k.Slot] = a
+			l.slots[k.Slot] = s
 			return
 		}
 		stray = append(stray, k)

@@ -27,6 +27,7 @@ type rig struct {
 	node, client, stranger *testnet.Host
 	endpoints              []netip.AddrPort
 	endpoints6             []netip.AddrPort
+	pods                   []*testnet.Host // of the endpoints
 	cgroup                 string
 	dp                     conformance.Datapath
 }
@@ -41,6 +42,7 @@ func newRig(t testing.TB) *rig {
 		pod := n.Pod(r.node, fmt.Sprintf("pod-%d", i), at4, at6)
 		r.endpoints = append(r.endpoints, netip.AddrPortFrom(at4, 8080))
 		r.endpoints6 = append(r.endpoints6, netip.AddrPortFrom(at6, 8080))
+		r.pods = append(r.pods, pod)
 		pod.Serve("tcp", r.endpoints[i])
 		pod.Serve("tcp", r.endpoints6[i])
 	}

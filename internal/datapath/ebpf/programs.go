@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,10 @@ type programs struct {
 	root  string // the cgroup
 	pods  bool   // the cgroup above all pods is known
 }
+
+// layout is the version of the maps. An agent replaces pinned maps of another layout: sockets that are open at that time
+// lose the Service's address as their peer, and are not counted.
+const layout = 2
 
 // A hook is a place to which a program is attached.
 type hook struct {
@@ -44,6 +49,7 @@ func attach(pins, cgroup string) (_ *programs, err error) {
 		}
 	}
 	if err = p.load(pins); errors.Is(err, ebpf.ErrMapIncompatible) {
+		p.Close()
 		if err = unpin(pins, all); err == nil {
 			err = p.load(pins)
 		}
@@ -77,7 +83,26 @@ func (p *programs) load(pins string) error {
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinByName
 	}
-	return spec.LoadAndAssign(&p.connectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}})
+	if err := spec.LoadAndAssign(&p.connectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}); err != nil {
+		return err
+	}
+	var n connectNode
+	if err := p.Settings.Lookup(uint32(0), &n); err != nil {
+		return fmt.Errorf("read the node's settings: %w", err)
+	}
+	if n.Until > 0 && n.Layout != layout { // 0: the map is new
+		return fmt.Errorf("%w: layout %d, want %d", ebpf.ErrMapIncompatible, n.Layout, layout)
+	}
+	return nil
+}
+
+// layoutIn returns the layout in the element of settings, whatever the version that wrote it.
+func layoutIn(node []byte) uint32 {
+	const at = 28
+	if len(node) < at+4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(node[at:])
 }
 
 // attachOne puts the program into the pinned link, or makes the link.
@@ -143,7 +168,7 @@ func (p *programs) noteNode() error {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the clock: %w", err)
 	}
-	n := connectNode{Netns: netns, Until: uint64(now.Nano() + lease.Nanoseconds())}
+	n := connectNode{Netns: netns, Until: uint64(now.Nano() + lease.Nanoseconds()), Layout: layout}
 	for _, name := range podsCgroups {
 		dir := filepath.Join(p.root, name)
 		if id, err := inode(dir); err == nil {

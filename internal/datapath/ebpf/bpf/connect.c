@@ -3,9 +3,11 @@
 // connect.c gives a TCP socket its endpoint when it connects. Every doubt ends in "leave": the socket keeps the Service's
 // address, and nf_tables translates its packets.
 //
-//	connect4, connect6          Service -> endpoint, noted in socks
+//	connect4, connect6          Service -> endpoint, noted in socks, counted in endpoints
 //	getpeername4, getpeername6  endpoint -> Service, for the program that asks for its peer
 //	sock_release                forgets the socket
+//
+// "layout" in ebpf.go is the version of the maps. Every change of a map changes it.
 
 #include "kernel.h"
 
@@ -21,6 +23,25 @@ struct slot_key {
 	__u32 slot;
 };
 
+// A slot is one entry of a front's list.
+struct slot {
+	struct addr to;
+	__u16 weight; // at least 1; only algorithms with connection counts read it
+	__u16 zero;
+};
+
+// An endpoint is one address of all lists. Its address is its key, so a change of a list moves no count.
+struct endpoint {
+	__u32 open; // open sockets, whichever front sent them
+	__u32 zero;
+};
+
+// A note is what the programs remember of a translated socket.
+struct note {
+	struct addr front;
+	struct addr endpoint;
+};
+
 // A front is the address of a Service that connect time may translate.
 struct front {
 	__u32 slots; // the length of the list
@@ -30,8 +51,17 @@ struct front {
 	__u64 chosen; // sockets that got an endpoint since the front was written
 };
 
+// The flags of a front.
 #define ROUND_ROBIN 1
 #define PODS 2 // pods may be translated, too; otherwise only the node's own sockets
+#define LEAST_CONN 4
+#define SHORTEST_DELAY 8
+#define NEVER_QUEUE 16
+#define COUNTS (LEAST_CONN | SHORTEST_DELAY | NEVER_QUEUE) // the list has one slot for each endpoint
+
+// Algorithms with connection counts compare all slots of a short list, and a sample of a long one.
+#define SHORT_LIST 32
+#define SAMPLE 8
 
 // What the programs know about the node.
 struct node {
@@ -39,7 +69,7 @@ struct node {
 	__u64 until; // the time at which the programs stop choosing unless an agent renews it, on the kernel's monotonic clock
 	__u64 pods; // the ID of the cgroup above all pods; 0: none
 	__u32 pods_level;
-	__u32 zero;
+	__u32 layout; // the version of all maps; it keeps its place
 };
 
 struct {
@@ -55,16 +85,24 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 524288);
 	__type(key, struct slot_key);
-	__type(value, struct addr);
+	__type(value, struct slot);
 } slots SEC(".maps");
 
-// socks has the Service's address of each translated socket, by the socket's cookie.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
+	__type(key, struct addr);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
+
+// socks has the translated sockets by their cookies.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 262144);
 	__type(key, __u64);
-	__type(value, struct addr);
+	__type(value, struct note);
 } socks SEC(".maps");
 
 struct {
@@ -115,15 +153,81 @@ static __always_inline bool client(struct bpf_sock_addr *ctx, const struct front
 	       !listens(ctx, 15001) && !listens(ctx, 4140); // Istio, Linkerd
 }
 
-// pick chooses an endpoint. A reader that meets a change finds no endpoint in its slot, and leaves the socket.
-static __always_inline struct addr *pick(const struct addr *to, struct front *f)
+// A choice is a slot and its endpoint's counts. Without a slot the socket is left.
+struct choice {
+	struct slot *slot;
+	struct endpoint *counts;
+};
+
+// at returns a slot of a list. A reader that meets a change finds nothing in it.
+static __always_inline struct choice at(const struct addr *front, __u32 slot)
 {
-	struct slot_key key = { .front = *to };
-	__u32 n = f->flags & ROUND_ROBIN ? __sync_fetch_and_add(&f->turn, 1) : bpf_get_prandom_u32();
+	struct slot_key key = { .front = *front, .slot = slot };
+	struct choice c = { .slot = bpf_map_lookup_elem(&slots, &key) };
+	if (c.slot)
+		c.counts = bpf_map_lookup_elem(&endpoints, &c.slot->to);
+	if (!c.counts)
+		c.slot = NULL;
+	return c;
+}
+
+// least chooses the endpoint with the fewest open sockets in relation to its weight. Equal endpoints take turns.
+static __always_inline struct choice least(const struct addr *front, const struct front *f, __u32 turn)
+{
+	struct choice best = {};
+	__u64 best_load = 0, best_weight = 1;
+	__u32 n = f->slots, plus = f->flags & LEAST_CONN ? 0 : 1;
+	bool all = n <= SHORT_LIST;
+	for (__u32 i = 0; i < SHORT_LIST; i++) {
+		if (i >= (all ? n : SAMPLE))
+			break;
+		struct choice c = at(front, (all ? turn + i : bpf_get_prandom_u32()) % n);
+		if (!c.slot)
+			return c;
+		__u64 load = c.counts->open + plus, weight = c.slot->weight;
+		if (f->flags & NEVER_QUEUE && load == plus)
+			return c;
+		if (!best.slot || load * best_weight < best_load * weight) {
+			best = c;
+			best_load = load;
+			best_weight = weight;
+		}
+	}
+	return best;
+}
+
+// pick chooses an endpoint.
+static __always_inline struct choice pick(const struct addr *front, struct front *f)
+{
 	if (!f->slots)
-		return NULL;
-	key.slot = n % f->slots;
-	return bpf_map_lookup_elem(&slots, &key);
+		return (struct choice){};
+	__u32 n = f->flags & (ROUND_ROBIN | COUNTS) ? __sync_fetch_and_add(&f->turn, 1) : bpf_get_prandom_u32();
+	if (f->flags & COUNTS)
+		return least(front, f, n);
+	return at(front, n % f->slots);
+}
+
+// closed counts a socket less at its endpoint.
+static __always_inline void closed(const struct addr *endpoint)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, endpoint);
+	if (e)
+		__sync_fetch_and_sub(&e->open, 1);
+}
+
+// remember notes a socket. A socket that connects again after a failure already has a note.
+static __always_inline bool remember(__u64 cookie, const struct note *n)
+{
+	if (!bpf_map_update_elem(&socks, &cookie, n, BPF_NOEXIST))
+		return true;
+	struct note *last = bpf_map_lookup_elem(&socks, &cookie);
+	if (!last) // the map is full
+		return false;
+	struct addr was = last->endpoint;
+	if (bpf_map_update_elem(&socks, &cookie, n, BPF_EXIST))
+		return false;
+	closed(&was);
+	return true;
 }
 
 // translate returns the endpoint for the socket; NULL: leave it.
@@ -132,12 +236,15 @@ static __always_inline struct addr *translate(struct bpf_sock_addr *ctx, const s
 	struct front *f = bpf_map_lookup_elem(&fronts, to);
 	if (!f || !plain(ctx) || !client(ctx, f))
 		return NULL;
-	struct addr *e = pick(to, f);
-	__u64 cookie = bpf_get_socket_cookie(ctx);
-	if (!e || bpf_map_update_elem(&socks, &cookie, to, BPF_ANY))
+	struct choice c = pick(to, f);
+	if (!c.slot || !c.counts)
+		return NULL;
+	struct note n = { .front = *to, .endpoint = c.slot->to };
+	if (!remember(bpf_get_socket_cookie(ctx), &n))
 		return NULL; // without a note the program could not learn its peer
+	__sync_fetch_and_add(&c.counts->open, 1);
 	__sync_fetch_and_add(&f->chosen, 1);
-	return e;
+	return &c.slot->to;
 }
 
 SEC("cgroup/connect4")
@@ -171,14 +278,15 @@ int connect6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
+// A socket that connected again without the programs has another peer than in its note.
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
-	struct addr *was = bpf_map_lookup_elem(&socks, &cookie);
-	if (was) {
-		ctx->user_ip4 = was->ip[3];
-		ctx->user_port = was->port;
+	struct note *n = bpf_map_lookup_elem(&socks, &cookie);
+	if (n && ctx->user_ip4 == n->endpoint.ip[3] && ctx->user_port == n->endpoint.port) {
+		ctx->user_ip4 = n->front.ip[3];
+		ctx->user_port = n->front.port;
 	}
 	return 1;
 }
@@ -187,13 +295,14 @@ SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
-	struct addr *was = bpf_map_lookup_elem(&socks, &cookie);
-	if (was) {
-		ctx->user_ip6[0] = was->ip[0];
-		ctx->user_ip6[1] = was->ip[1];
-		ctx->user_ip6[2] = was->ip[2];
-		ctx->user_ip6[3] = was->ip[3];
-		ctx->user_port = was->port;
+	struct note *n = bpf_map_lookup_elem(&socks, &cookie);
+	if (n && ctx->user_ip6[0] == n->endpoint.ip[0] && ctx->user_ip6[1] == n->endpoint.ip[1] &&
+	    ctx->user_ip6[2] == n->endpoint.ip[2] && ctx->user_ip6[3] == n->endpoint.ip[3] && ctx->user_port == n->endpoint.port) {
+		ctx->user_ip6[0] = n->front.ip[0];
+		ctx->user_ip6[1] = n->front.ip[1];
+		ctx->user_ip6[2] = n->front.ip[2];
+		ctx->user_ip6[3] = n->front.ip[3];
+		ctx->user_port = n->front.port;
 	}
 	return 1;
 }
@@ -202,7 +311,12 @@ SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
-	bpf_map_delete_elem(&socks, &cookie);
+	struct note *n = bpf_map_lookup_elem(&socks, &cookie);
+	if (!n)
+		return 1;
+	struct addr endpoint = n->endpoint;
+	if (!bpf_map_delete_elem(&socks, &cookie))
+		closed(&endpoint);
 	return 1;
 }
 
