@@ -12,7 +12,9 @@ package datapath
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
@@ -44,6 +46,9 @@ type Datapath interface {
 	// Counts returns the traffic of each Service port since the rules were loaded. Capabilities.Counts names the fields
 	// that have a value.
 	Counts(ctx context.Context) (map[api.PortName]Count, error)
+	// Ejected returns the endpoints that get no connections for a while, because they failed connections of this node,
+	// sorted. A mechanism that does not see connections fail returns none.
+	Ejected(ctx context.Context) ([]Ejection, error)
 	// EndFlows ends those of the flows that pass through this process, with the contract of flow.Ender. Conntrack cannot
 	// end them. Without Capabilities.CarriesFlows there are none.
 	EndFlows(ctx context.Context, flows []flow.Flow) (flow.Result, error)
@@ -147,6 +152,15 @@ type Object struct {
 // A Count is the traffic of one Service port.
 type Count struct{ Connections, Packets, Bytes, Rejects, Drops uint64 }
 
+// An Ejection is an endpoint that gets no connections for a while. Programs read its JSON, so the fields stay.
+type Ejection struct {
+	Endpoint netip.AddrPort `json:"endpoint"` // of TCP
+	Reason   string         `json:"reason"`   // "refused", "no answer"
+	Since    time.Time      `json:"since"`
+	Until    time.Time      `json:"until"` // then a connection tries the endpoint
+	InARow   int            `json:"inARow"`
+}
+
 // FrontKey returns the key of a frontend as nft prints it in our maps: "10.96.0.10 . udp . 53", or "tcp . 30080" for a
 // NodePort.
 func FrontKey(k service.Key) string {
@@ -157,13 +171,17 @@ func FrontKey(k service.Key) string {
 	return k.Addr.Addr().String() + " . " + text
 }
 
-// Tracked is embedded by mechanisms whose flows are all in conntrack: no flow passes through this process.
+// Tracked is embedded by mechanisms whose flows are all in conntrack: no flow passes through this process, and no failed
+// connection is seen.
 type Tracked struct{}
 
 // EndFlows implements Datapath.
 func (Tracked) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
 	return flow.Result{}, nil
 }
+
+// Ejected implements Datapath.
+func (Tracked) Ejected(context.Context) ([]Ejection, error) { return nil, nil }
 
 // Drained is the result of Drain for mechanisms that only need a Cleanup: established connections need only conntrack
 // and the NAT rules of the other mode.

@@ -16,6 +16,8 @@ type Listing struct {
 // A ModeListing is the listing of one datapath.
 type ModeListing struct {
 	service.Listing
+	// Ejected are the endpoints that get no connections for a while.
+	Ejected []Ejection `json:"ejected,omitempty"`
 	// Objects are the kernel objects of each address, if they were asked for.
 	Objects []AddressObjects `json:"objects,omitempty"`
 }
@@ -50,6 +52,9 @@ func List(ctx context.Context, dp Datapath, s Selection) (ModeListing, error) {
 		}
 	}
 	l := ModeListing{Listing: table.List(dp.Info().Name, s.Namespace)}
+	if l.Ejected, err = dp.Ejected(ctx); err != nil {
+		return l, err
+	}
 	if !s.Objects {
 		return l, nil
 	}

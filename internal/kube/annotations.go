@@ -20,6 +20,7 @@ const (
 	AnnotationWeights   = "fairway.net/weights"           // of a Service: "true" applies the weights of its pods
 	annotationWeight    = "fairway.net/weight"            // of a Pod
 	annotationClose     = "fairway.net/close-connections" // of a Service: which TCP connections end with their endpoint
+	annotationEjection  = "fairway.net/ejection"          // of a Service: how long an endpoint that fails connections gets no new ones at first
 	AnnotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
 	AnnotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" announces the node's number of endpoints to routers
 	AnnotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: the addresses that the node announces
@@ -39,7 +40,7 @@ const ownPrefix = "fairway.net/"
 
 // ownAnnotations are the keys with ownPrefix that have an effect on a Service, in any part of Fairway. A test finds
 // missing keys.
-var ownAnnotations = []string{annotationBalance, AnnotationWeights, annotationClose, AnnotationEgress, AnnotationGateway}
+var ownAnnotations = []string{annotationBalance, AnnotationWeights, annotationClose, annotationEjection, AnnotationEgress, AnnotationGateway}
 
 // podAnnotations are the keys with ownPrefix that have an effect on a Pod.
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
@@ -148,6 +149,13 @@ func annotations(o *corev1.Service, svc *service.Service, bad *Problems) {
 			bad.Add(ReasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
 		}
 		svc.Termination = c
+	}
+	if value, ok := read(annotationEjection); ok {
+		d, err := service.ParseEjection(value)
+		if err != nil {
+			bad.Add(ReasonAnnotation, "annotation %s: %v; using the node's default", annotationEjection, err)
+		}
+		svc.Ejection = d
 	}
 	if value, ok := read(AnnotationEgress); ok {
 		svc.Egress = egressOf(o, value, bad)

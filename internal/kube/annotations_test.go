@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +12,21 @@ import (
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
+
+// TestEjectionAnnotation: a Service replaces the node's first ejection, or turns ejection off.
+func TestEjectionAnnotation(t *testing.T) {
+	for value, want := range map[string]time.Duration{"30s": 30 * time.Second, "off": service.EjectionOff, "1h": 0, "500ms": 0, "": 0} {
+		o := apiService("web", "10.96.0.1")
+		o.Annotations = map[string]string{"fairway.net/ejection": value}
+		svc := ConvertService(o)
+		if svc.Ejection != want {
+			t.Errorf("%q: %v, want %v", value, svc.Ejection, want)
+		}
+		if bad := len(svc.Problems) > 0; bad != (want == 0) {
+			t.Errorf("%q: problems %v", value, svc.Problems)
+		}
+	}
+}
 
 func TestAnnotations(t *testing.T) {
 	type notes = map[string]string

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
@@ -15,6 +16,7 @@ type compiler struct {
 	facts   service.Facts     // input of the latest table
 	ports   service.HostPorts // input of the latest table
 	table   *service.Table    // the latest table
+	ejected []netip.AddrPort  // Facts.Ejected, sorted
 	// triggers are the times of the changes that no successful pass has written yet.
 	triggers []time.Time
 }
@@ -22,6 +24,7 @@ type compiler struct {
 // build makes a new table from the objects that changed since the last call, and reports their problems.
 func (c *compiler) build() {
 	now := c.cfg.Facts()
+	now.Ejected = c.ejected
 	if c.builder == nil {
 		c.builder = service.NewBuilder().Limit(now.Limits)
 	}

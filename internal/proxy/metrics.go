@@ -17,7 +17,8 @@ type Metrics struct {
 	timestamp, queued                    *prometheus.GaugeVec
 	failures                             map[bool]*prometheus.CounterVec // of full passes (true) and partial passes
 	failed                               prometheus.Counter
-	retained, differ                     prometheus.Gauge
+	retained, differ, ejected            prometheus.Gauge
+	ejections                            prometheus.Counter
 	elements                             *prometheus.CounterVec
 	forgetting                           *prometheus.HistogramVec
 	forgotten                            *prometheus.CounterVec
@@ -57,6 +58,8 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 		elements:    r.counter("fairway", "datapath_elements_total", "Elements of sets and maps, rules and virtual servers written to the kernel", "operation"),
 		failed:      r.counter("fairway", "datapath_failures_total", "Syncs that failed").WithLabelValues(),
 		retained:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "kept_frontends", Help: "Frontends that an agent keeps after its start although the API server has none of most of them"}),
+		ejected:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "ejected_endpoints", Help: "Endpoints that get no new connections now because they fail connections of this node"}),
+		ejections:   r.counter("fairway", "ejections_total", "Endpoints that lost new connections for a while because they failed connections of this node").WithLabelValues(),
 		differ:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "rules_differ", Help: "1 if the kernel holds other rules than were written, also when they were written again"}),
 		missing:     map[api.Name][]missing{},
 		carried:     newCarried(),
@@ -75,7 +78,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 			r.changes(cfg.Changes, f)
 		}
 	}
-	cfg.Registry.MustRegister(m.carried, m.retained, m.differ)
+	cfg.Registry.MustRegister(m.carried, m.retained, m.differ, m.ejected)
 	return m
 }
 

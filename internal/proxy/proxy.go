@@ -170,7 +170,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.cfg.FactsChanged:
 		case <-timer.C:
 		case <-check.C:
-			if l.intact(ctx) {
+			if changed := l.readEjected(ctx); l.intact(ctx) && !changed {
 				continue
 			}
 		case <-l.cfg.TablesChanged:

@@ -165,7 +165,7 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 		}
 		f := &Frontend{
 			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Internal: internal, External: external,
-			Balance: c.balance, Affinity: c.svc.Affinity, Retained: retained, Termination: c.svc.Termination,
+			Balance: c.balance, Affinity: c.svc.Affinity, Ejection: c.ejection(p), Retained: retained, Termination: c.svc.Termination,
 		}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
@@ -208,9 +208,9 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 		masq = MasqueradeOffCluster
 	}
 	if c.svc.InternalLocal {
-		return set.route(set.local, masq).local()
+		return set.route(set.local, set.spareLocal, masq).local()
 	}
-	return set.route(set.cluster, masq)
+	return set.route(set.cluster, set.spareCluster, masq)
 }
 
 // external returns the routes of addresses for clients outside the cluster.
@@ -222,8 +222,8 @@ func (c *compilation) external(set choice) (internal, external *Route) {
 		return c.outside(set)
 	}
 	if !c.svc.ExternalLocal {
-		r := set.route(set.cluster, MasqueradeAll)
+		r := set.route(set.cluster, set.spareCluster, MasqueradeAll)
 		return r, r
 	}
-	return set.route(set.cluster, MasqueradeOffCluster), set.route(set.local, MasqueradeHairpin).local()
+	return set.route(set.cluster, set.spareCluster, MasqueradeOffCluster), set.route(set.local, set.spareLocal, MasqueradeHairpin).local()
 }

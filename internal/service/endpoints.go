@@ -151,19 +151,24 @@ func localReady(eps []*Slice, node string, is4 bool) int {
 
 // A choice is the part of a Service port's endpoints that a node may use.
 type choice struct {
-	cluster, local []Endpoint           // for policy Cluster, for policy Local
-	any            bool                 // an endpoint on some node could answer
-	all            []candidate          // on all nodes
-	keeps          func(candidate) bool // reports whether an endpoint keeps its existing flows
+	cluster, local           []Endpoint           // for policy Cluster, for policy Local
+	spareCluster, spareLocal int                  // Route.Spare of each
+	any                      bool                 // an endpoint on some node could answer
+	all                      []candidate          // on all nodes
+	keeps                    func(candidate) bool // reports whether an endpoint keeps its existing flows
 }
 
 // categorize applies readiness, topology and the fallback to terminating endpoints. A list has at most that many slots;
 // 0: no limit.
 func categorize(all []candidate, p Port, svc *Service, facts Facts, slots int) choice {
 	set := choice{all: all, keeps: keeps(p, svc, facts.deadTo(all)), any: slices.ContainsFunc(all, candidate.answers)}
-	set.cluster = policyCluster(all, svc, facts).pick(all)
+	cluster := policyCluster(all, p, svc, facts)
+	set.cluster = cluster.pick(all)
+	set.spareCluster = cluster.spare(set.cluster)
 	if svc.InternalLocal || svc.ExternalLocal {
-		set.local = policyLocal(all, svc).pick(all)
+		local := policyLocal(all, p, svc, facts)
+		set.local = local.pick(all)
+		set.spareLocal = local.spare(set.local)
 	}
 	if svc.Weighted {
 		normalize(set.cluster, slots)
@@ -236,10 +241,10 @@ func gcd(a, b uint16) uint16 {
 
 // route returns the Route to eps. Without endpoints the Route rejects if no node has an endpoint for the client. It
 // drops if another node has one, so that a client that was sent to the wrong node tries again.
-func (s choice) route(eps []Endpoint, m Masquerade) *Route {
+func (s choice) route(eps []Endpoint, spare int, m Masquerade) *Route {
 	switch {
 	case len(eps) > 0:
-		return &Route{Action: Forward, Endpoints: eps, Masquerade: m}
+		return &Route{Action: Forward, Endpoints: eps, Masquerade: m, Spare: spare}
 	case s.any:
 		return &Route{Action: Drop}
 	}

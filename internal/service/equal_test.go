@@ -41,9 +41,13 @@ func TestDiffPolicyLocalWithAffinity(t *testing.T) {
 // ignored are the fields of the model that Equal leaves out, with the reason: no
 // datapath reads them.
 var ignored = map[string]string{
-	"Frontend.Retained":    "what flow review reads: which flows may live",
-	"Frontend.Termination": "what flow review reads: which connections end",
-	"Settings.NodeIPs":     "they save a question to the kernel and decide nothing",
+	"Frontend.Retained":       "what flow review reads: which flows may live",
+	"Frontend.Termination":    "what flow review reads: which connections end",
+	"Frontend.Ejection":       "only datapaths that see connections fail read it; the kernel's rules do not have it",
+	"Route.Spare":             "as Frontend.Ejection",
+	"Frontend.Internal.Spare": "as Frontend.Ejection",
+	"Frontend.External.Spare": "as Frontend.Ejection",
+	"Settings.NodeIPs":        "they save a question to the kernel and decide nothing",
 }
 
 // Every field of the model makes a difference to Equal, or is listed with its reason.
@@ -81,23 +85,23 @@ func TestEqualComparesEveryField(t *testing.T) {
 
 // A change of any field of Facts affects a Service with external addresses and an endpoint on the dead node. NodeAddrs,
 // APIServers and OwnAddrs do not affect Services without external addresses. Dead does not affect Services without endpoints
-// there. Of Settings the test changes only whether the node can tell pods from other clients.
+// there, and Ejected not Services without the endpoint. Of Settings the test changes only whether the node can tell pods from other clients.
 func TestFactsChangeComparesEveryField(t *testing.T) {
 	fill := func() *service.Facts {
-		return &service.Facts{Dead: []string{"node-3"}, Node: service.Node{
+		return &service.Facts{Dead: []string{"node-3"}, Ejected: []netip.AddrPort{netip.MustParseAddrPort("10.244.3.5:8080")}, Node: service.Node{
 			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
-			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, EgressOff: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+			Balance: service.RoundRobin, Ejection: time.Second, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, EgressOff: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 			Limits: service.DefaultLimits(), NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
 			OwnAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")),
 			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		}}
 	}
-	entry := func(node string, external ...netip.Addr) *service.Entry {
+	entry := func(at, node string, external ...netip.Addr) *service.Entry {
 		svc := &service.Service{Name: api.Name{Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, ExternalIPs: external}
-		slice := &service.Slice{Service: svc.Name, Endpoints: []service.SliceEndpoint{{Addr: netip.MustParseAddr("10.244.3.5"), Node: node}}}
+		slice := &service.Slice{Service: svc.Name, Endpoints: []service.SliceEndpoint{{Addr: netip.MustParseAddr(at), Node: node}}}
 		return service.Compile(svc, []*service.Slice{slice}, *fill())
 	}
-	external, inside, elsewhere := entry("node-3", netip.MustParseAddr("192.0.2.1")), entry("node-3"), entry("node-2")
+	external, inside, elsewhere := entry("10.244.3.5", "node-3", netip.MustParseAddr("192.0.2.1")), entry("10.244.3.5", "node-3"), entry("10.244.2.5", "node-2")
 	affects := func(a, b *service.Facts, e *service.Entry) bool {
 		there, back := a.ChangeFrom(*b), b.ChangeFrom(*a)
 		if there.Affects(e) != back.Affects(e) || there.Affects(e) && !there.Any() || there.All() != back.All() || there.All() && !there.Affects(e) {
@@ -109,9 +113,9 @@ func TestFactsChangeComparesEveryField(t *testing.T) {
 		t.Fatal("two Facts filled alike differ")
 	}
 	typ := reflect.TypeFor[service.Facts]()
-	fields := append(reflect.VisibleFields(typ.Field(0).Type), typ.Field(1))
-	if typ.NumField() != 2 || fields[len(fields)-1].Name != "Dead" {
-		t.Fatalf("%v has other fields than Node and Dead: add them to the test", typ)
+	fields := append(reflect.VisibleFields(typ.Field(0).Type), typ.Field(1), typ.Field(2))
+	if typ.NumField() != 3 || fields[len(fields)-2].Name != "Dead" || fields[len(fields)-1].Name != "Ejected" {
+		t.Fatalf("%v has other fields than Node, Dead and Ejected: add them to the test", typ)
 	}
 	for _, f := range fields {
 		a, b := fill(), fill()
@@ -129,7 +133,7 @@ func TestFactsChangeComparesEveryField(t *testing.T) {
 		if got := affects(a, b, inside); got == addresses {
 			t.Errorf("%s affects a Service without external addresses: %v", f.Name, got)
 		}
-		if got := affects(a, b, elsewhere); got == (addresses || f.Name == "Dead") {
+		if got := affects(a, b, elsewhere); got == (addresses || f.Name == "Dead" || f.Name == "Ejected") {
 			t.Errorf("%s affects a Service without endpoints on the dead node: %v", f.Name, got)
 		}
 	}
@@ -140,13 +144,14 @@ func fullFrontend() *service.Frontend {
 	route := func(last byte) *service.Route {
 		return &service.Route{
 			Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, last}), 8080), Local: true, Weight: 3}},
-			Action:    service.Forward, Masquerade: service.MasqueradeAll, Local: true,
+			Action:    service.Forward, Masquerade: service.MasqueradeAll, Local: true, Spare: 1,
 		}
 	}
 	return &service.Frontend{
 		Addr: netip.MustParseAddrPort("10.96.0.9:80"), Proto: api.UDP, ClusterIP: true, LoadBalancer: true, OnNode: true, Balance: service.Maglev,
 		Termination: service.TerminateUnready, Affinity: time.Hour, Internal: route(5), External: route(6),
 		Service:  api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"},
+		Ejection: time.Second,
 		Sources:  []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 		Retained: []netip.AddrPort{netip.MustParseAddrPort("10.244.1.7:8080")},
 	}
@@ -205,7 +210,7 @@ func mutate(t *testing.T, path string, v reflect.Value) {
 	case reflect.Uint8, reflect.Uint16:
 		v.SetUint(v.Uint() + 1)
 		return
-	case reflect.Int64:
+	case reflect.Int, reflect.Int64:
 		v.SetInt(v.Int() + int64(time.Second))
 		return
 	case reflect.String:

@@ -96,7 +96,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 		}
 		one(c, why, why, why)
 	})
-	cluster, local := policyCluster(candidates, e.svc, e.facts), policyLocal(candidates, e.svc)
+	cluster, local := policyCluster(candidates, p, e.svc, e.facts), policyLocal(candidates, p, e.svc, e.facts)
 	internal, external := cluster, cluster
 	if e.svc.InternalLocal {
 		internal = local

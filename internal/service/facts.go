@@ -3,6 +3,7 @@ package service
 import (
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Facts are the input of Compile that all Services share. Facts are immutable.
@@ -10,6 +11,8 @@ type Facts struct {
 	Node
 	// Dead are the nodes that their peers declare dead, sorted: see selection.
 	Dead []string
+	// Ejected are the TCP endpoints that failed connections of this node, sorted: see selection.
+	Ejected []netip.AddrPort
 }
 
 // A Node describes the machine for which a Table is compiled.
@@ -25,6 +28,9 @@ type Node struct {
 	// Balance is the default algorithm. Unsupported are the algorithms that the node's datapath does not have.
 	Balance     Algorithm
 	Unsupported Algorithms
+	// Ejection is how long an endpoint that fails connections gets no new ones at first; 0 or EjectionOff: none is
+	// ejected.
+	Ejection time.Duration
 	// NodeAddrs are the known addresses of nodes, this node included. APIServers are the known addresses of the API
 	// server. No Service may have one of them for clients outside the cluster, nor an address in Settings.ServiceCIDRs.
 	NodeAddrs, APIServers AddrSet
@@ -43,9 +49,10 @@ type Node struct {
 
 // A FactsChange is the difference between two Facts: it selects the entries that must be compiled again.
 type FactsChange struct {
-	all       bool     // a fact changed on which every entry depends
-	addresses bool     // NodeAddrs, APIServers or OwnAddrs changed
-	nodes     []string // nodes that are Dead in only one of the Facts
+	all       bool             // a fact changed on which every entry depends
+	addresses bool             // NodeAddrs, APIServers or OwnAddrs changed
+	nodes     []string         // nodes that are Dead in only one of the Facts
+	ejected   []netip.AddrPort // endpoints that are Ejected in only one of the Facts
 }
 
 // ChangeFrom returns the difference between old and f.
@@ -53,6 +60,7 @@ func (f Facts) ChangeFrom(old Facts) FactsChange {
 	c := FactsChange{
 		all:       !f.Node.compilesLike(old.Node),
 		addresses: !slices.Equal(f.NodeAddrs, old.NodeAddrs) || !slices.Equal(f.APIServers, old.APIServers) || !slices.Equal(f.OwnAddrs, old.OwnAddrs),
+		ejected:   difference(f.Ejected, old.Ejected),
 	}
 	for _, one := range [2][2][]string{{f.Dead, old.Dead}, {old.Dead, f.Dead}} {
 		for _, name := range one[0] {
@@ -65,14 +73,15 @@ func (f Facts) ChangeFrom(old Facts) FactsChange {
 }
 
 // Any reports whether the change can affect an entry.
-func (c FactsChange) Any() bool { return c.all || c.addresses || len(c.nodes) > 0 }
+func (c FactsChange) Any() bool { return c.all || c.addresses || len(c.nodes)+len(c.ejected) > 0 }
 
 // All reports whether the change affects every entry, also the entries of host ports.
 func (c FactsChange) All() bool { return c.all }
 
 // Affects reports whether an entry that was compiled with the old Facts must be compiled again.
 func (c FactsChange) Affects(e *Entry) bool {
-	return c.all || c.addresses && (e.external || e.loops != nil) || len(c.nodes) > 0 && e.hasEndpointsOn(c.nodes)
+	return c.all || c.addresses && (e.external || e.loops != nil) || len(c.nodes) > 0 && e.hasEndpointsOn(c.nodes) ||
+		len(c.ejected) > 0 && e.hasEndpointsAt(c.ejected)
 }
 
 // compilesLike reports whether n and o agree in the fields on which every Entry depends. Of the Settings only Detect and
@@ -81,7 +90,7 @@ func (n Node) compilesLike(o Node) bool {
 	n4, n6 := n.Settings.Detect()
 	o4, o6 := o.Settings.Detect()
 	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 && samePrefixes(n.Settings.ServiceCIDRs, o.Settings.ServiceCIDRs) &&
-		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
+		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Ejection == o.Ejection && n.Unsupported == o.Unsupported &&
 		n.RefuseExternalIPs == o.RefuseExternalIPs && n.EgressOff == o.EgressOff && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll &&
 		n.Outside == o.Outside && samePrefixes(n.Balances, o.Balances)
 }

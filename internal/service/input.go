@@ -31,6 +31,8 @@ type Service struct {
 	// Balance is the Service's algorithm if Balanced is set; otherwise the node's default counts.
 	Balance  Algorithm
 	Balanced bool
+	// Ejection replaces Node.Ejection; 0: it does not.
+	Ejection time.Duration
 	// Weighted says that the weights of the endpoints count.
 	Weighted bool
 	// Termination says when a TCP connection ends because its endpoint went away.

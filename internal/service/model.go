@@ -55,6 +55,9 @@ type Route struct {
 	// The routes of policy Local remember clients with affinity separately from other routes of the Service port. Otherwise
 	// another address could have sent the client to an endpoint on another node, which policy Local must not use.
 	Local bool
+	// Spare is how many of the endpoints may be passed by because they fail connections, so that at least half of all
+	// get connections. Equal ignores it, because only datapaths that see connections fail read it.
+	Spare int
 }
 
 // A Frontend is one address that this node answers for. All policies are already applied.
@@ -80,6 +83,9 @@ type Frontend struct {
 	// Affinity is how long a client keeps its endpoint after its last new connection. All Frontends of a Service port
 	// share it. 0: no affinity.
 	Affinity time.Duration
+	// Ejection is how long an endpoint that fails connections gets no new ones at first; 0: none is ejected. Equal ignores
+	// it like Route.Spare.
+	Ejection time.Duration
 	// Sources are the clients that may use the address, sorted. Packets of other clients are dropped. Empty: all clients.
 	Sources []netip.Prefix
 	// Retained are endpoints outside of the routes that keep their existing flows but get no new flows, sorted. For TCP

@@ -19,11 +19,11 @@ import (
 // outside returns the routes of a load balancer's address outside of the cluster. Clients in the cluster are always
 // masqueraded, because answers to them would not return to this machine.
 func (c *compilation) outside(set choice) (internal, external *Route) {
-	all := set.route(set.cluster, MasqueradeAll)
+	all := set.route(set.cluster, set.spareCluster, MasqueradeAll)
 	if c.facts.MasqueradeAll || all.Action != Forward {
 		return all, all
 	}
-	return all, set.route(set.cluster, MasqueradeHairpin)
+	return all, set.route(set.cluster, set.spareCluster, MasqueradeHairpin)
 }
 
 // An Instance is a node in the view of a load balancer outside of the cluster.

@@ -1,6 +1,9 @@
 package service
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // An Exclusion says why an endpoint gets no new connections. The zero value, Used, says that it gets new connections.
 type Exclusion uint8
@@ -22,6 +25,7 @@ const (
 	HintOtherNode    // topology hints
 	HintOtherZone    // topology hints
 	ZeroWeight
+	Ejected // it failed connections of this node
 	exclusionCount
 )
 
@@ -41,6 +45,7 @@ var exclusionTexts = [exclusionCount]string{
 	"its hints name other nodes",
 	"its hints name other zones",
 	"its weight is 0",
+	"it refused connections of this node or did not answer them, and gets none for a while",
 }
 
 // String returns the reason as a phrase: "not ready"; for Used "used".
@@ -56,17 +61,18 @@ func (x Exclusion) String() string { return exclusionTexts[x] }
 // Endpoints on a node that other nodes report dead are treated as not ready. There are two exceptions: a node never
 // treats itself as dead, and the report is ignored if no endpoint would be left, because the other nodes may be wrong.
 //
-// Weights come last: candidates of weight 0 are left out if another candidate has a weight.
+// Then candidates of weight 0 are left out if another candidate has a weight. Ejected endpoints come last (eject).
 type selection struct {
 	local    bool
-	dead     []string  // endpoints on these nodes count as not ready
-	fallback bool      // no candidate is ready: use candidates that terminate but serve
-	dropZero bool      // candidates of weight 0 get no new connections
-	hintKind Exclusion // HintOtherNode or HintOtherZone: respect these hints; Used: no hints
-	here     string    // the node or zone that the hints must name
+	dead     []string         // endpoints on these nodes count as not ready
+	fallback bool             // no candidate is ready: use candidates that terminate but serve
+	dropZero bool             // candidates of weight 0 get no new connections
+	hintKind Exclusion        // HintOtherNode or HintOtherZone: respect these hints; Used: no hints
+	here     string           // the node or zone that the hints must name
+	ejected  []netip.AddrPort // endpoints that are left out
 }
 
-func policyCluster(all []candidate, svc *Service, f Facts) selection {
+func policyCluster(all []candidate, p Port, svc *Service, f Facts) selection {
 	s := selection{dead: f.deadTo(all)}
 	s.fallback = !slices.ContainsFunc(all, s.ready)
 	// Try node hints, then zone hints. hinted reads hintKind.
@@ -78,13 +84,13 @@ func policyCluster(all []candidate, svc *Service, f Facts) selection {
 	if s.here = f.Name; s.hintKind == HintOtherZone {
 		s.here = f.Zone
 	}
-	return s.weighted(all, svc)
+	return s.weighted(all, svc).eject(all, p, svc, f)
 }
 
-func policyLocal(all []candidate, svc *Service) selection {
+func policyLocal(all []candidate, p Port, svc *Service, f Facts) selection {
 	s := selection{local: true}
 	s.fallback = !slices.ContainsFunc(all, func(c candidate) bool { return c.from.Ready && c.Local })
-	return s.weighted(all, svc)
+	return s.weighted(all, svc).eject(all, p, svc, f)
 }
 
 // weighted returns s with the rule for weight 0. If all candidates have weight 0, they count as equal: otherwise none
@@ -163,6 +169,8 @@ func (s *selection) exclusion(c *candidate) Exclusion {
 		return s.hintKind
 	case s.dropZero && c.Weight == 0:
 		return ZeroWeight
+	case len(s.ejected) > 0 && contains(s.ejected, c.Addr):
+		return Ejected
 	}
 	return Used
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -113,12 +114,33 @@ func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) 
 		return nil, err
 	}
 	t.Config.Mode = mode.Name // the mode decides the default algorithm
-	facts := service.Facts{Node: t.Config.View(store, ^mode.Capabilities.Algorithms)(), Dead: liveness.Ask(ctx)}
+	ejected, err := t.ejected(ctx, mode.Name)
+	if err != nil {
+		return nil, err
+	}
+	facts := service.Facts{Node: t.Config.View(store, ^mode.Capabilities.Algorithms)(), Dead: liveness.Ask(ctx), Ejected: ejected}
 	var ports service.HostPorts
 	if t.Config.ConnectsPods() {
 		ports = newHostPorts(t.Log, t.Config.NodeName).Now()
 	}
 	return &Wanted{Table: objects.Table(facts, ports), Facts: facts, Objects: objects}, nil
+}
+
+// ejected returns the endpoints that this machine's kernel has ejected in a mode.
+func (t *Tool) ejected(ctx context.Context, mode string) (out []netip.AddrPort, err error) {
+	if mode == datapath.None {
+		return nil, nil
+	}
+	dp, err := modes.All().Current(ctx, t.Log, mode, t.Modes())
+	if err != nil {
+		return nil, err
+	}
+	defer dp.Close()
+	all, err := dp.Ejected(ctx)
+	for _, e := range all {
+		out = append(out, e.Endpoint)
+	}
+	return out, err
 }
 
 // PoliciesNotEnforced returns why the agents do not enforce NetworkPolicies. It returns "" if they do, or if that is not

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
@@ -30,11 +31,25 @@ func (d dumped) WriteTable(w io.Writer, wide bool) error {
 		if err := writeListing(w, m.Listing, wide, last && m.Objects == nil); err != nil {
 			return err
 		}
-		if err := writeObjects(w, m.Objects); err != nil {
+		if err := errors.Join(writeEjected(w, m.Ejected), writeObjects(w, m.Objects)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeEjected writes the endpoints that get no connections for a while.
+func writeEjected(w io.Writer, all []datapath.Ejection) (err error) {
+	if len(all) == 0 {
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, err = fmt.Fprintln(tw, "\nEJECTED\tREASON\tSINCE\tUNTIL\tIN A ROW")
+	for _, e := range all {
+		_, werr := fmt.Fprintf(tw, "%v/TCP\t%s\t%s\t%s\t%d\n", e.Endpoint, e.Reason, e.Since.Format(time.TimeOnly), e.Until.Format(time.TimeOnly), e.InARow)
+		err = errors.Join(err, werr)
+	}
+	return errors.Join(err, tw.Flush())
 }
 
 func writeObjects(w io.Writer, all []datapath.AddressObjects) (err error) {

@@ -21,9 +21,16 @@ type connectAddr struct {
 }
 
 type connectEndpoint struct {
-	_    structs.HostLayout
-	Open uint32
-	Zero uint32
+	_         structs.HostLayout
+	Open      uint32
+	Silences  uint32
+	Silent    uint64
+	Since     uint64
+	Until     uint64
+	Ejections uint32
+	Reason    uint8
+	Trying    uint8
+	Zero      uint16
 }
 
 type connectFront struct {
@@ -31,6 +38,8 @@ type connectFront struct {
 	Slots  uint32
 	Flags  uint32
 	Turn   uint32
+	Pause  uint32
+	Spare  uint32
 	Zero   uint32
 	Chosen uint64
 }
@@ -48,6 +57,7 @@ type connectNote struct {
 	_        structs.HostLayout
 	Front    connectAddr
 	Endpoint connectAddr
+	At       uint64
 }
 
 type connectSlot struct {
@@ -67,15 +77,19 @@ type connectSlotKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	connectMapEjections     = "ejections"
 	connectMapEndpoints     = "endpoints"
 	connectMapFronts        = "fronts"
 	connectMapSettings      = "settings"
 	connectMapSlots         = "slots"
 	connectMapSocks         = "socks"
+	connectMapTrusted       = "trusted"
 	connectProgConnect4     = "connect4"
 	connectProgConnect6     = "connect6"
 	connectProgGetpeername4 = "getpeername4"
 	connectProgGetpeername6 = "getpeername6"
+	connectProgRefused      = "refused"
+	connectProgSilent       = "silent"
 	connectProgSockRelease  = "sock_release"
 )
 
@@ -125,6 +139,8 @@ type connectProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Refused      *ebpf.ProgramSpec `ebpf:"refused"`
+	Silent       *ebpf.ProgramSpec `ebpf:"silent"`
 	SockRelease  *ebpf.ProgramSpec `ebpf:"sock_release"`
 }
 
@@ -132,11 +148,13 @@ type connectProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type connectMapSpecs struct {
+	Ejections *ebpf.MapSpec `ebpf:"ejections"`
 	Endpoints *ebpf.MapSpec `ebpf:"endpoints"`
 	Fronts    *ebpf.MapSpec `ebpf:"fronts"`
 	Settings  *ebpf.MapSpec `ebpf:"settings"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
 	Socks     *ebpf.MapSpec `ebpf:"socks"`
+	Trusted   *ebpf.MapSpec `ebpf:"trusted"`
 }
 
 // connectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -165,20 +183,24 @@ func (o *connectObjects) Close() error {
 //
 // It can be passed to loadConnectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type connectMaps struct {
+	Ejections *ebpf.Map `ebpf:"ejections"`
 	Endpoints *ebpf.Map `ebpf:"endpoints"`
 	Fronts    *ebpf.Map `ebpf:"fronts"`
 	Settings  *ebpf.Map `ebpf:"settings"`
 	Slots     *ebpf.Map `ebpf:"slots"`
 	Socks     *ebpf.Map `ebpf:"socks"`
+	Trusted   *ebpf.Map `ebpf:"trusted"`
 }
 
 func (m *connectMaps) Close() error {
 	return _ConnectClose(
+		m.Ejections,
 		m.Endpoints,
 		m.Fronts,
 		m.Settings,
 		m.Slots,
 		m.Socks,
+		m.Trusted,
 	)
 }
 
@@ -196,6 +218,8 @@ type connectPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Refused      *ebpf.Program `ebpf:"refused"`
+	Silent       *ebpf.Program `ebpf:"silent"`
 	SockRelease  *ebpf.Program `ebpf:"sock_release"`
 }
 
@@ -205,6 +229,8 @@ func (p *connectPrograms) Close() error {
 		p.Connect6,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.Refused,
+		p.Silent,
 		p.SockRelease,
 	)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -35,12 +36,13 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	*nftables.Datapath
-	cfg    Config
-	prog   *programs      // nil: not loaded, or it does not work here
-	noPods bool           // the log has said that the pods' cgroup is not known
-	failed bool           // the programs do not work here; nf_tables serves alone
-	table  *service.Table // the table in the maps; nil: unknown, the next Sync reads them
-	unused unused
+	cfg      Config
+	prog     *programs      // nil: not loaded, or it does not work here
+	noPods   bool           // the log has said that the pods' cgroup is not known
+	failed   bool           // the programs do not work here; nf_tables serves alone
+	table    *service.Table // the table in the maps; nil: unknown, the next Sync reads them
+	unused   unused
+	suspects suspects
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -127,9 +129,12 @@ func (d *Datapath) start() (err error) {
 	}
 	d.prog, err = attach(d.pins(), d.cfg.Cgroup)
 	if err != nil {
-		err = errors.Join(err, unpin(d.pins(), all)) // no program without an agent that keeps its maps
+		return errors.Join(err, unpin(d.pins(), all)) // no program without an agent that keeps its maps
 	}
-	return err
+	if d.prog.blind != nil {
+		d.cfg.Log.Warn("endpoints that fail connections are not ejected here [check that the kernel has BTF, and the agent CAP_PERFMON]", "err", d.prog.blind)
+	}
+	return nil
 }
 
 // pins returns the directory of this network namespace. A kernel without the cookie is too old for the programs.
@@ -178,7 +183,7 @@ func (d *Datapath) Drain(ctx context.Context) (bool, error) {
 	if !open {
 		return datapath.Drained(d.Cleanup(ctx))
 	}
-	return false, errors.Join(unpin(d.pins(), choosing), d.Datapath.Cleanup(ctx))
+	return false, errors.Join(unpin(d.pins(), slices.Concat(watched, choosing)), d.Datapath.Cleanup(ctx))
 }
 
 // Cleanup implements datapath.Datapath. The programs go first, so that no socket gets a stale endpoint.
@@ -199,4 +204,5 @@ func (d *Datapath) forget() {
 		d.prog.Close()
 	}
 	d.prog, d.table = nil, nil
+	d.suspects.close()
 }

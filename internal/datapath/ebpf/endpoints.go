@@ -15,6 +15,8 @@ import (
 const (
 	sweepAfter = 256
 	sweepPause = time.Second
+	// sweepEjected is how long the programs remember an ejection.
+	sweepEjected = 10 * time.Minute
 )
 
 // unused says when the map of endpoints may have elements without a purpose.
@@ -47,6 +49,10 @@ func (d *Datapath) sweep() error {
 	if _, frontends := d.table.Len(); !d.unused.due(frontends) {
 		return nil
 	}
+	at, err := now()
+	if err != nil {
+		return err
+	}
 	used := map[connectAddr]bool{}
 	for f := range d.table.Frontends() {
 		if translatable(f) {
@@ -56,8 +62,8 @@ func (d *Datapath) sweep() error {
 		}
 	}
 	var old []connectAddr
-	err := readAll(d.prog.Endpoints, func(a connectAddr, e connectEndpoint) {
-		if !used[a] && e.Open == 0 {
+	err = readAll(d.prog.Endpoints, func(a connectAddr, e connectEndpoint) {
+		if !used[a] && e.Open == 0 && e.Until+uint64(sweepEjected) < at {
 			old = append(old, a)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -28,8 +29,8 @@ func explainFront(pins string, k service.Key) ([]datapath.Object, error) {
 		return nil, fmt.Errorf("open the maps of connect time: %w", err)
 	}
 	defer m.close()
-	if node, err := m["settings"].LookupBytes(uint32(0)); err != nil || layoutIn(node) != layout {
-		return nil, err // an agent of another version has these maps
+	if known, err := m.known(); err != nil || !known {
+		return nil, err
 	}
 	front := addrOf(k.Addr)
 	var f connectFront
@@ -51,6 +52,10 @@ func explainFront(pins string, k service.Key) ([]datapath.Object, error) {
 // that change meanwhile.
 func (m openedMaps) explainEndpoints(pins string, front connectAddr, slots uint32) (all []datapath.Object, err error) {
 	seen := map[connectAddr]bool{}
+	clock, err := now()
+	if err != nil {
+		return nil, err
+	}
 	for i := range min(slots, lb.MaxSlots) {
 		var s connectSlot
 		var e connectEndpoint
@@ -70,6 +75,10 @@ func (m openedMaps) explainEndpoints(pins string, front connectAddr, slots uint3
 		seen[s.To] = true
 		at := s.To.addrPort()
 		text := fmt.Sprintf("%v . tcp . %d : %d open", at.Addr(), at.Port(), e.Open)
+		if e.ejected(clock) {
+			x := e.ejection(at, clock)
+			text += fmt.Sprintf(", ejected since %s until %s: %s", x.Since.Format(time.TimeOnly), x.Until.Format(time.TimeOnly), x.Reason)
+		}
 		all = append(all, datapath.Object{Kind: "map element", Name: filepath.Join(pins, "endpoints"), Text: text})
 	}
 	return all, nil
@@ -89,6 +98,12 @@ func openMaps(pins string, names ...string) (openedMaps, error) {
 		all[name] = m
 	}
 	return all, nil
+}
+
+// known reports whether the maps have this version's layout. An agent of another version may have made them.
+func (m openedMaps) known() (bool, error) {
+	node, err := m["settings"].LookupBytes(uint32(0))
+	return err == nil && layoutIn(node) == layout, err
 }
 
 func (m openedMaps) close() {

@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -37,8 +39,8 @@ const batch = 4096
 
 // A list is the content of the maps for one frontend. An empty list leaves the frontend to nf_tables.
 type list struct {
-	flags uint32
-	slots []connectSlot
+	flags, pause, spare uint32
+	slots               []connectSlot
 }
 
 func addrOf(a netip.AddrPort) (c connectAddr) {
@@ -76,6 +78,7 @@ func (d *Datapath) listOf(f *service.Frontend, s *service.Settings) (l list) {
 	if !translatable(f) {
 		return l
 	}
+	defer func() { l.eject(f) }()
 	l.flags = algorithms[f.Balance]
 	if podsToo(f, s) {
 		l.flags |= flagPods
@@ -100,9 +103,33 @@ func (d *Datapath) listOf(f *service.Frontend, s *service.Settings) (l list) {
 	return l
 }
 
+// eject sets the list's part in ejections. The slots of endpoints with weights are spared in proportion.
+func (l *list) eject(f *service.Frontend) {
+	if n := len(f.Internal.Endpoints); f.Ejection > 0 && n > 0 {
+		l.pause = uint32(f.Ejection / time.Second)
+		l.spare = uint32(len(l.slots) * f.Internal.Spare / n)
+	}
+}
+
+func (l list) equal(o list) bool {
+	return l.flags == o.flags && l.pause == o.pause && l.spare == o.spare && slices.Equal(l.slots, o.slots)
+}
+
+// changes yields the frontends that differ between two tables, also in fields that nf_tables does not read.
+func changes(was, is *service.Table) iter.Seq[service.Change] {
+	return func(yield func(service.Change) bool) {
+		for c := range service.Touched(was, is) {
+			same := c.Old != nil && c.New != nil && c.Old.Equal(c.New) && c.Old.Ejection == c.New.Ejection && c.Old.Internal.Spare == c.New.Internal.Spare
+			if !same && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
 // withdrawChanged removes the frontends that differ from the last table.
 func (d *Datapath) withdrawChanged(want *service.Table) (deleted int, err error) {
-	for _, c := range service.Diff(d.table, want) {
+	for c := range changes(d.table, want) {
 		if !translatable(c.Old) {
 			continue
 		}
@@ -137,7 +164,7 @@ func (d *Datapath) withdraw(key connectAddr) (deleted int, err error) {
 
 // publishChanged writes the frontends that differ from the last table.
 func (d *Datapath) publishChanged(want *service.Table) (added int, err error) {
-	for _, c := range service.Diff(d.table, want) {
+	for c := range changes(d.table, want) {
 		if !translatable(c.New) {
 			continue
 		}
@@ -167,7 +194,7 @@ func (d *Datapath) publish(key connectAddr, l list, known map[connectAddr]bool) 
 		}
 		added++
 	}
-	return added + 1, d.prog.Fronts.Put(key, connectFront{Slots: uint32(len(l.slots)), Flags: l.flags})
+	return added + 1, d.prog.Fronts.Put(key, connectFront{Slots: uint32(len(l.slots)), Flags: l.flags, Pause: l.pause, Spare: l.spare})
 }
 
 // withdrawStale removes the frontends of the maps that the table want does not have with all of their endpoints.
@@ -224,7 +251,7 @@ func (d *Datapath) publishAll(want *service.Table) (added int, err error) {
 			continue
 		}
 		key, is := addrOf(f.Addr), d.listOf(f, &want.Settings)
-		if was := held[key]; was.flags == is.flags && slices.Equal(was.slots, is.slots) {
+		if was := held[key]; was.equal(is) {
 			continue
 		}
 		if _, err := d.withdraw(key); err != nil {
@@ -242,7 +269,7 @@ func (d *Datapath) publishAll(want *service.Table) (added int, err error) {
 func (d *Datapath) readBack() (map[connectAddr]list, error) {
 	held := map[connectAddr]list{}
 	err := readAll(d.prog.Fronts, func(k connectAddr, f connectFront) {
-		held[k] = list{flags: f.Flags, slots: make([]connectSlot, min(f.Slots, 1<<16))}
+		held[k] = list{flags: f.Flags, pause: f.Pause, spare: f.Spare, slots: make([]connectSlot, min(f.Slots, 1<<16))}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read fronts: %w", err)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -16,15 +17,33 @@ import (
 
 // programs are the loaded programs and their maps.
 type programs struct {
-	connectObjects
-	links []link.Link
-	root  string // the cgroup
-	pods  bool   // the cgroup above all pods is known
+	connectMaps
+	choosers
+	links    []link.Link // of cgroups
+	watching []link.Link // of tracepoints
+	root     string      // the cgroup
+	pods     bool        // the cgroup above all pods is known
+	blind    error       // why failed sockets eject no endpoint; nil: they do
 }
+
+// choosers are the programs of sockets, watchers the programs that see sockets fail.
+type (
+	choosers struct {
+		Connect4     *ebpf.Program `ebpf:"connect4"`
+		Connect6     *ebpf.Program `ebpf:"connect6"`
+		Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
+		Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+		SockRelease  *ebpf.Program `ebpf:"sock_release"`
+	}
+	watchers struct {
+		Refused *ebpf.Program `ebpf:"refused"`
+		Silent  *ebpf.Program `ebpf:"silent"`
+	}
+)
 
 // layout is the version of the maps. An agent replaces pinned maps of another layout: sockets that are open at that time
 // lose the Service's address as their peer, and are not counted.
-const layout = 2
+const layout = 3
 
 // A hook is a place to which a program is attached.
 type hook struct {
@@ -32,12 +51,13 @@ type hook struct {
 	at   ebpf.AttachType
 }
 
-// choosing are the hooks that give sockets their endpoints, noted the hooks that only serve such sockets. A program
-// that reads socks must be attached before any that writes them.
+// choosing are the hooks that give sockets their endpoints, noted the hooks that only serve such sockets, watched the
+// tracepoints. A program that reads socks must be attached before any that writes them.
 var (
 	noted    = []hook{{"sock_release", ebpf.AttachCgroupInetSockRelease}, {"getpeername4", ebpf.AttachCgroupInet4GetPeername}, {"getpeername6", ebpf.AttachCgroupInet6GetPeername}}
 	choosing = []hook{{"connect4", ebpf.AttachCGroupInet4Connect}, {"connect6", ebpf.AttachCGroupInet6Connect}}
-	all      = append(append([]hook{}, choosing...), noted...)
+	watched  = []hook{{"refused", ebpf.AttachTraceRawTp}, {"silent", ebpf.AttachTraceRawTp}}
+	all      = slices.Concat(watched, choosing, noted)
 )
 
 // attach loads the programs and attaches them to a cgroup; empty: the node's. Pinned maps and links of an earlier process stay in use.
@@ -61,7 +81,7 @@ func attach(pins, cgroup string) (_ *programs, err error) {
 		"connect4": p.Connect4, "connect6": p.Connect6, "sock_release": p.SockRelease,
 		"getpeername4": p.Getpeername4, "getpeername6": p.Getpeername6,
 	}
-	for _, h := range append(append([]hook{}, noted...), choosing...) {
+	for _, h := range slices.Concat(noted, choosing) {
 		l, err := p.attachOne(filepath.Join(pins, h.name), h.at, byName[h.name])
 		if err != nil {
 			p.Close()
@@ -69,7 +89,36 @@ func attach(pins, cgroup string) (_ *programs, err error) {
 		}
 		p.links = append(p.links, l)
 	}
+	p.blind = p.watch(pins)
 	return p, nil
+}
+
+// watch attaches the programs that see sockets fail. These links cannot be updated, so a pinned link of an earlier process
+// is replaced.
+func (p *programs) watch(pins string) error {
+	spec, err := loadConnect()
+	if err != nil {
+		return err
+	}
+	var w watchers
+	err = spec.LoadAndAssign(&w, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		"fronts": p.Fronts, "endpoints": p.Endpoints, "socks": p.Socks, "trusted": p.Trusted, "ejections": p.Ejections,
+	}})
+	if err != nil {
+		return fmt.Errorf("load programs: %w", err)
+	}
+	defer _ConnectClose(w.Refused, w.Silent)
+	for i, prog := range []*ebpf.Program{w.Refused, w.Silent} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: prog})
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", watched[i].name, err)
+		}
+		p.watching = append(p.watching, l)
+		if err := errors.Join(unpin(pins, watched[i:i+1]), l.Pin(filepath.Join(pins, watched[i].name))); err != nil {
+			return fmt.Errorf("pin %s: %w", watched[i].name, err)
+		}
+	}
+	return nil
 }
 
 func (p *programs) load(pins string) error {
@@ -83,9 +132,14 @@ func (p *programs) load(pins string) error {
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinByName
 	}
-	if err := spec.LoadAndAssign(&p.connectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}); err != nil {
+	var loaded struct {
+		connectMaps
+		choosers
+	}
+	if err := spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}); err != nil {
 		return err
 	}
+	p.connectMaps, p.choosers = loaded.connectMaps, loaded.choosers
 	var n connectNode
 	if err := p.Settings.Lookup(uint32(0), &n); err != nil {
 		return fmt.Errorf("read the node's settings: %w", err)
@@ -147,10 +201,10 @@ func (p *programs) attached() bool {
 
 // Close closes the file descriptors. Pinned objects stay in the kernel.
 func (p *programs) Close() {
-	for _, l := range p.links {
+	for _, l := range slices.Concat(p.links, p.watching) {
 		_ = l.Close()
 	}
-	_ = p.connectObjects.Close()
+	_ = _ConnectClose(p.Connect4, p.Connect6, p.Getpeername4, p.Getpeername6, p.SockRelease, &p.connectMaps)
 }
 
 // lease is how long the programs choose endpoints without a sign of life from an agent. An agent in another mode may not
@@ -164,11 +218,11 @@ func (p *programs) noteNode() error {
 	if err != nil {
 		return fmt.Errorf("get the network namespace's cookie: %w", err)
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("read the clock: %w", err)
+	at, err := now()
+	if err != nil {
+		return err
 	}
-	n := connectNode{Netns: netns, Until: uint64(now.Nano() + lease.Nanoseconds()), Layout: layout}
+	n := connectNode{Netns: netns, Until: at + uint64(lease), Layout: layout}
 	for _, name := range podsCgroups {
 		dir := filepath.Join(p.root, name)
 		if id, err := inode(dir); err == nil {
@@ -179,6 +233,15 @@ func (p *programs) noteNode() error {
 		return fmt.Errorf("write the node's settings: %w", err)
 	}
 	return nil
+}
+
+// now returns the kernel's monotonic clock, in nanoseconds.
+func now() (uint64, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	return uint64(t.Nano()), nil
 }
 
 // pinned reports whether programs or maps are pinned.

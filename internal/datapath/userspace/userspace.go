@@ -298,6 +298,9 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return d.rules.Adopt(ctx, d.table == nil, (*kernelState).table)
 }
 
+// Ejected implements datapath.Datapath. A connection that fails goes to another endpoint at once.
+func (d *Datapath) Ejected(context.Context) ([]datapath.Ejection, error) { return nil, nil }
+
 // EndFlows implements datapath.Datapath.
 func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.Result, err error) {
 	if d.proxy == nil {

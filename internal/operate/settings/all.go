@@ -52,6 +52,8 @@ var All = []Setting{
 		About: "What a Service may ask of the node: `limit=number,…` (0: no limit; default " + service.DefaultLimits().String() + "; in mode iptables endpoints=5000,frontends=2000)"},
 	{Key: "EMPTY_AFTER", Flag: "empty-after", Programs: agents, Kind: Duration, Default: "1m0s",
 		About: "How long a list that lacks most former objects is not believed (0: it is at once)"},
+	{Key: "EJECTION", Flag: "ejection", Programs: agents, Default: "10s",
+		About: "How long an endpoint that fails connections of the node gets no new ones at first, in mode ebpf: a `duration` of 1s to 5m, or off"},
 	{Key: "MASQUERADE_ALL", Flag: "masquerade-all", Programs: agents, Kind: Bool, Default: "false",
 		About: "SNAT all traffic sent to ClusterIPs"},
 	{Key: "NFTABLES_MASQUERADE_BIT", Flag: "nftables-masquerade-bit", Programs: agents, Kind: Number, Default: "14",

@@ -29,6 +29,7 @@
 //	balance rr                  Node.Balance
 //	unsupported rr sh …         Node.Unsupported
 //	dead node-2 …               Facts.Dead
+//	ejected 10s 10.244.1.5:80 … Node.Ejection, and Facts.Ejected
 //	hostport P A,A I:N/T -> M   pod P of this node, with addresses A, has port N, protocol T, on
 //	                            the node's address I, which may be missing; it leads to M
 //	packet from=F to=T -> W     a packet and what becomes of it

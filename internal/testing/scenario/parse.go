@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -72,6 +73,8 @@ func (s *Scenario) directive(f []string) (err error) {
 		err = s.balance(f)
 	case "dead":
 		s.Facts.Dead = f[1:]
+	case "ejected":
+		err = s.ejected(f[1:])
 	case "masquerade-all":
 		s.Facts.MasqueradeAll = true
 	case "outside":
@@ -87,7 +90,7 @@ func (s *Scenario) directive(f []string) (err error) {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, dead, masquerade-all, outside, refuse-external-ips, hostport, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, dead, ejected, masquerade-all, outside, refuse-external-ips, hostport, packet", f[0])
 	}
 	return err
 }
@@ -123,6 +126,25 @@ func (s *Scenario) balance(f []string) error {
 			s.Facts.Unsupported |= service.AlgorithmsOf(a)
 		}
 	}
+	return nil
+}
+
+// ejected reads "DURATION ADDRESS:PORT …".
+func (s *Scenario) ejected(f []string) (err error) {
+	if len(f) == 0 {
+		return errors.New("ejected: want the first ejection, and endpoints")
+	}
+	if s.Facts.Ejection, err = service.ParseEjection(f[0]); err != nil {
+		return fmt.Errorf("ejected: %w", err)
+	}
+	for _, text := range f[1:] {
+		a, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return fmt.Errorf("ejected: %w", err)
+		}
+		s.Facts.Ejected = append(s.Facts.Ejected, a)
+	}
+	slices.SortFunc(s.Facts.Ejected, netip.AddrPort.Compare)
 	return nil
 }
 

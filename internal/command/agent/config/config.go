@@ -73,6 +73,8 @@ type Config struct {
 	// Person reports whether a person runs the command. Without Kubeconfig and Master it then uses kubectl's defaults.
 	Person bool
 
+	// Ejection is service.Node.Ejection.
+	Ejection time.Duration
 	// EmptyAfter is how long the API server must report that most objects are gone before they are removed. 0 removes
 	// them at once.
 	EmptyAfter time.Duration
@@ -176,7 +178,7 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 		NodeAddrs: service.NewAddrSet(own...), OwnAddrs: service.NewAddrSet(own...),
 		Name: c.NodeName, Zone: zone, Settings: s,
 		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs, EgressOff: !c.EgressAddresses, Limits: c.Limits,
-		Balance: c.balance(),
+		Balance: c.balance(), Ejection: c.Ejection,
 	}
 	for _, a := range s.NodeIPs {
 		if a.Is4() {

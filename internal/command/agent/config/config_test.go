@@ -54,7 +54,7 @@ func defaults() *Config {
 		Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detect: "ClusterCIDR", ClusterCIDRs: prefixes("10.244.0.0/16"),
 		NodePorts: NodePorts{Primary: true}, Limits: service.DefaultLimits(), MasqueradeBit: 14, Conntrack: byDefault(), IPVS: IPVS{Scheduler: service.RoundRobin},
-		EmptyAfter: time.Minute, SyncPeriod: 30 * time.Second,
+		EmptyAfter: time.Minute, Ejection: 10 * time.Second, SyncPeriod: 30 * time.Second,
 		PodNetwork: "none", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d",
 	}
 }
@@ -303,6 +303,7 @@ func TestSettings(t *testing.T) {
 			}
 			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got, EgressOff: !slices.Contains(test.args, "--egress-addresses")}
 			want.NodeAddrs, want.OwnAddrs, want.Limits = n.NodeAddrs, n.NodeAddrs, service.DefaultLimits()
+			want.Ejection = 10 * time.Second
 			want.Primary4, want.Primary6 = n.Primary4, n.Primary6 // TestPrimary looks at those
 			if is4, is6 := got.Detect(); !reflect.DeepEqual(n, want) || test.detect != (is4 || is6) {
 				t.Errorf("node %+v, want %+v", n, want)

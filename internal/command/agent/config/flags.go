@@ -55,6 +55,7 @@ type own struct {
 	replaceKubeProxy      bool
 	allowHTTP             bool
 	emptyAfter            time.Duration
+	ejection              string
 	settingsDir           string
 }
 
@@ -62,7 +63,7 @@ type own struct {
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level", "log-format",
 	"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "pod-fragments", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
-	"allow-http-api-server", "empty-after", "settings-dir", "help",
+	"allow-http-api-server", "empty-after", "ejection", "settings-dir", "help",
 }
 
 // NewFlags adds the agent's flags to fs.
@@ -83,6 +84,7 @@ func (f *Flags) addCluster() {
 	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "Kubeconfig `file` (default the pod's service account)")
 	fs.StringVar(&f.own.master, "master", "", "The `url` of the API server, instead of the one in the kubeconfig or the service account")
 	fs.BoolVar(&f.own.allowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine; anyone on the path to it can then change all Services")
+	fs.StringVar(&f.own.ejection, "ejection", defaultEjection, usage("ejection"))
 	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, usage("empty-after"))
 	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", usage("kube-api-content-type"))
 	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, usage("kube-api-burst"))

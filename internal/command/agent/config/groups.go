@@ -26,7 +26,7 @@ var groups = []struct {
 	{groupCommand, nil},
 	{groupMode, []string{"proxy-mode", "replace-kube-proxy", "config", "settings-dir", "cleanup", "after-kube-proxy", "count-traffic", "ipvs-scheduler", "nftables-masquerade-bit"}},
 	{groupAddresses, []string{"cluster-cidr", "detect-local-mode", "pod-bridge-interface", "pod-interface-name-prefix", "nodeport-addresses", "bind-address", "hostname-override", "masquerade-all"}},
-	{groupLimits, []string{"refuse-external-ips", "service-limits", "empty-after"}},
+	{groupLimits, []string{"refuse-external-ips", "service-limits", "empty-after", "ejection"}},
 	{groupAPI, []string{"kubeconfig", "context", "master", "allow-http-api-server", "kube-api-burst", "kube-api-qps", "kube-api-content-type"}},
 	{groupPods, []string{"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "pod-fragments"}},
 	{groupNode, []string{"oom-score-adj", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout"}},

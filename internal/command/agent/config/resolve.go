@@ -22,6 +22,7 @@ import (
 const (
 	defaultSyncPeriod    = 30 * time.Second
 	defaultEmptyAfter    = time.Minute
+	defaultEjection      = "10s"
 	DefaultMasqueradeBit = numbers.MasqueradeBit
 	healthzPort          = numbers.PortHealthz
 	metricsPort          = numbers.PortMetrics
@@ -138,6 +139,10 @@ func (r *resolver) client(c *Config) error {
 	}
 	if c.EmptyAfter = r.own.emptyAfter; c.EmptyAfter < 0 {
 		return fmt.Errorf("--empty-after %v: must not be less than 0", c.EmptyAfter)
+	}
+	var err error
+	if c.Ejection, err = service.ParseEjection(r.own.ejection); err != nil {
+		return fmt.Errorf("--ejection: %w", err)
 	}
 	c.QPS, c.Burst = cmp.Or(cc.QPS, 5), int(cmp.Or(cc.Burst, 10))
 	return nil

@@ -6,6 +6,7 @@
 //	connect4, connect6          Service -> endpoint, noted in socks, counted in endpoints
 //	getpeername4, getpeername6  endpoint -> Service, for the program that asks for its peer
 //	sock_release                forgets the socket
+//	refused, silent             eject the endpoint of a socket that fails to connect
 //
 // "layout" in ebpf.go is the version of the maps. Every change of a map changes it.
 
@@ -33,13 +34,25 @@ struct slot {
 // An endpoint is one address of all lists. Its address is its key, so a change of a list moves no count.
 struct endpoint {
 	__u32 open; // open sockets, whichever front sent them
-	__u32 zero;
+	__u32 silences; // SYNs that had no answer in time, in a row
+	__u64 silent; // the time of the first of these; all times are of the kernel's monotonic clock
+	__u64 since; // the start of the last ejection, or its end if it has ended; 0: there was none
+	__u64 until; // the next time at which a socket tries an ejected endpoint; 0: it is not ejected
+	__u32 ejections; // in a row
+	__u8 reason; // of the last ejection
+	__u8 trying; // a socket tries the ejected endpoint
+	__u16 zero;
 };
+
+// The reasons of an ejection.
+#define REFUSED 1
+#define SILENT 2
 
 // A note is what the programs remember of a translated socket.
 struct note {
 	struct addr front;
 	struct addr endpoint;
+	__u64 at; // the time of the choice
 };
 
 // A front is the address of a Service that connect time may translate.
@@ -47,6 +60,8 @@ struct front {
 	__u32 slots; // the length of the list
 	__u32 flags;
 	__u32 turn; // the next turn of round robin
+	__u32 pause; // the first ejection of an endpoint, in seconds
+	__u32 spare; // slots that may be passed by because their endpoints are ejected; 0: none is ejected
 	__u32 zero;
 	__u64 chosen; // sockets that got an endpoint since the front was written
 };
@@ -105,12 +120,31 @@ struct {
 	__type(value, struct note);
 } socks SEC(".maps");
 
+// trusted has endpoints that answered the agent although they were ejected, and the time until which nothing ejects
+// them. A network policy or a broken client is the likely reason.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct addr);
+	__type(value, __u64);
+} trusted SEC(".maps");
+
+// ejections counts all ejections. The agent reads the endpoints if the number has changed.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} ejections SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct node);
 } settings SEC(".maps");
+
+#include "eject.h"
 
 // listens reports whether the network namespace has a TCP listener on a port of 127.0.0.1.
 static __always_inline bool listens(struct bpf_sock_addr *ctx, __u16 port)
@@ -141,11 +175,11 @@ static __always_inline bool plain(struct bpf_sock_addr *ctx)
 
 // client reports whether the socket is the node's own, or a pod's if pods may be translated. Other network namespaces
 // of the node are strangers. Without an agent nobody is a client, because the endpoints may be old. A pod with the listener of a mesh's sidecar needs the Service's address.
-static __always_inline bool client(struct bpf_sock_addr *ctx, const struct front *f)
+static __always_inline bool client(struct bpf_sock_addr *ctx, const struct front *f, __u64 now)
 {
 	__u32 zero = 0;
 	struct node *s = bpf_map_lookup_elem(&settings, &zero);
-	if (!s || bpf_ktime_get_coarse_ns() > s->until)
+	if (!s || now > s->until)
 		return false;
 	if (bpf_get_netns_cookie(ctx) == s->netns)
 		return true;
@@ -172,9 +206,10 @@ static __always_inline struct choice at(const struct addr *front, __u32 slot)
 }
 
 // least chooses the endpoint with the fewest open sockets in relation to its weight. Equal endpoints take turns.
-static __always_inline struct choice least(const struct addr *front, const struct front *f, __u32 turn)
+static __always_inline struct choice least(const struct addr *front, const struct front *f, __u32 turn, __u64 now)
 {
 	struct choice best = {};
+	__u32 spare = f->spare;
 	__u64 best_load = 0, best_weight = 1;
 	__u32 n = f->slots, plus = f->flags & LEAST_CONN ? 0 : 1;
 	bool all = n <= SHORT_LIST;
@@ -184,6 +219,10 @@ static __always_inline struct choice least(const struct addr *front, const struc
 		struct choice c = at(front, (all ? turn + i : bpf_get_prandom_u32()) % n);
 		if (!c.slot)
 			return c;
+		if (spare && ejected(&c.slot->to, c.counts, now)) {
+			spare--;
+			continue;
+		}
 		__u64 load = c.counts->open + plus, weight = c.slot->weight;
 		if (f->flags & NEVER_QUEUE && load == plus)
 			return c;
@@ -196,23 +235,48 @@ static __always_inline struct choice least(const struct addr *front, const struc
 	return best;
 }
 
+// another chooses at random among the endpoints that are not ejected, or a sample of them.
+static __always_inline struct choice another(const struct addr *front, const struct front *f, __u64 now)
+{
+	struct choice found = {};
+	__u32 n = f->slots, spare = f->spare, usable = 0;
+	bool all = n <= SHORT_LIST;
+	for (__u32 i = 0; i < SHORT_LIST; i++) {
+		if (i >= (all ? n : SAMPLE))
+			break;
+		struct choice c = at(front, all ? i : bpf_get_prandom_u32() % n);
+		if (!c.slot)
+			return c;
+		if (spare && ejected(&c.slot->to, c.counts, now)) {
+			spare--;
+			continue;
+		}
+		if (bpf_get_prandom_u32() % ++usable == 0)
+			found = c;
+	}
+	return found;
+}
+
 // pick chooses an endpoint.
-static __always_inline struct choice pick(const struct addr *front, struct front *f)
+static __always_inline struct choice pick(const struct addr *front, struct front *f, __u64 now)
 {
 	if (!f->slots)
 		return (struct choice){};
 	__u32 n = f->flags & (ROUND_ROBIN | COUNTS) ? __sync_fetch_and_add(&f->turn, 1) : bpf_get_prandom_u32();
-	if (f->flags & COUNTS)
-		return least(front, f, n);
-	return at(front, n % f->slots);
+	struct choice c = f->flags & COUNTS ? least(front, f, n, now) : at(front, n % f->slots);
+	if (f->flags & COUNTS || !c.slot || !c.counts || !f->spare || !ejected(&c.slot->to, c.counts, now))
+		return c;
+	struct choice other = another(front, f, now);
+	return other.slot && other.counts ? other : c;
 }
 
-// closed counts a socket less at its endpoint.
-static __always_inline void closed(const struct addr *endpoint)
+// closed counts a socket less at its endpoint, and returns the endpoint.
+static __always_inline struct endpoint *closed(const struct addr *at)
 {
-	struct endpoint *e = bpf_map_lookup_elem(&endpoints, endpoint);
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, at);
 	if (e)
 		__sync_fetch_and_sub(&e->open, 1);
+	return e;
 }
 
 // remember notes a socket. A socket that connects again after a failure already has a note.
@@ -234,12 +298,13 @@ static __always_inline bool remember(__u64 cookie, const struct note *n)
 static __always_inline struct addr *translate(struct bpf_sock_addr *ctx, const struct addr *to)
 {
 	struct front *f = bpf_map_lookup_elem(&fronts, to);
-	if (!f || !plain(ctx) || !client(ctx, f))
+	__u64 now = bpf_ktime_get_coarse_ns();
+	if (!f || !plain(ctx) || !client(ctx, f, now))
 		return NULL;
-	struct choice c = pick(to, f);
+	struct choice c = pick(to, f, now);
 	if (!c.slot || !c.counts)
 		return NULL;
-	struct note n = { .front = *to, .endpoint = c.slot->to };
+	struct note n = { .front = *to, .endpoint = c.slot->to, .at = now };
 	if (!remember(bpf_get_socket_cookie(ctx), &n))
 		return NULL; // without a note the program could not learn its peer
 	__sync_fetch_and_add(&c.counts->open, 1);
@@ -314,10 +379,25 @@ int sock_release(struct bpf_sock *ctx)
 	struct note *n = bpf_map_lookup_elem(&socks, &cookie);
 	if (!n)
 		return 1;
-	struct addr endpoint = n->endpoint;
-	if (!bpf_map_delete_elem(&socks, &cookie))
-		closed(&endpoint);
+	struct note was = *n;
+	if (bpf_map_delete_elem(&socks, &cookie))
+		return 1;
+	struct endpoint *e = closed(&was.endpoint);
+	if (e && e->silences && was.at > e->silent && ctx->state != TCP_SYN_SENT && ctx->state != TCP_CLOSE)
+		e->silences = 0; // the endpoint has answered since
 	return 1;
+}
+
+SEC("tp_btf/tcp_receive_reset")
+int refused(__u64 *args)
+{
+	return failed((struct sock *)args[0], REFUSED);
+}
+
+SEC("tp_btf/tcp_retransmit_skb")
+int silent(__u64 *args)
+{
+	return failed((struct sock *)args[0], SILENT);
 }
 
 // The helpers that read kernel structures want a GPL-compatible program.

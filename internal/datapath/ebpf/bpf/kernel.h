@@ -11,8 +11,16 @@
 
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define TCP_SYN_SENT 2
+#define TCP_CLOSE 7
+#define NSEC_PER_SEC 1000000000ull
+
+struct sock_common {
+	unsigned char skc_state;
+} __attribute__((preserve_access_index));
 
 struct sock {
+	struct sock_common __sk_common;
 	__u8 sk_kern_sock : 1;
 } __attribute__((preserve_access_index));
 
