@@ -220,15 +220,52 @@ func (r *rig) chosen(f *service.Frontend, at netip.AddrPort) (is bool) {
 	return is
 }
 
+// picky makes an endpoint that drops the packets of the rig's client.
+func (r *rig) picky() netip.AddrPort {
+	r.t.Helper()
+	at := netip.MustParseAddrPort("10.244.1.31:8080")
+	pod := r.net.Pod(r.node, "picky", at.Addr())
+	pod.Serve("tcp", at)
+	if err := pod.Do(func() error { return filter("ip saddr 10.244.1.5 drop") }); err != nil {
+		r.t.Fatal(err)
+	}
+	return at
+}
+
+// TestOthersAnswered: the silence that one client sees does not eject an endpoint that answers other clients meanwhile.
+func TestOthersAnswered(t *testing.T) {
+	r := newRig(t)
+	denied, allowed := r.ejecting("10.96.0.1:80", r.picky(), time.Minute), r.front("10.96.0.2:80")
+	denied.Internal.Endpoints = denied.Internal.Endpoints[2:]
+	allowed.Internal.Endpoints = denied.Internal.Endpoints
+	r.sync(denied, allowed)
+	done := make(chan int, 1)
+	go func() { done <- r.fail(denied.Addr, 1, 4*time.Second) }()
+	for {
+		select {
+		case n := <-done:
+			if text := r.explained(denied, "endpoints"); n != 1 || len(text) != 1 || strings.Contains(text[0], "ejected") {
+				t.Errorf("%d of 1 connect of the denied client failed; the endpoint is %q", n, text)
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+			if err := r.node.Do(func() error {
+				c, err := dial(allowed.Addr)(&net.Dialer{Timeout: time.Second})
+				if err == nil {
+					c.Close()
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestDenied: clients that a network policy denies eject an endpoint only until the agent has tried it.
 func TestDenied(t *testing.T) {
 	r := newRig(t)
-	f := r.ejecting("10.96.0.1:80", netip.MustParseAddrPort("10.244.1.31:8080"), time.Minute)
-	picky := r.net.Pod(r.node, "picky", f.Internal.Endpoints[2].Addr.Addr())
-	picky.Serve("tcp", f.Internal.Endpoints[2].Addr)
-	if err := picky.Do(func() error { return filter("ip saddr 10.244.1.5 drop") }); err != nil {
-		t.Fatal(err)
-	}
+	f := r.ejecting("10.96.0.1:80", r.picky(), time.Minute)
 	r.sync(f)
 	if n := r.fail(f.Addr, 50, 4*time.Second); n < 1 || n > 2 {
 		t.Errorf("%d of 50 connects of the denied client failed, want 1 or 2", n)

@@ -384,7 +384,7 @@ int sock_release(struct bpf_sock *ctx)
 		return 1;
 	struct endpoint *e = closed(&was.endpoint);
 	if (e && e->silences && was.at > e->silent && ctx->state != TCP_SYN_SENT && ctx->state != TCP_CLOSE)
-		e->silences = 0; // the endpoint has answered since
+		e->silences = 0; // the endpoint answers others: a network policy may deny the client
 	return 1;
 }
 
