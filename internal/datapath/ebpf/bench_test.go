@@ -166,3 +166,14 @@ func BenchmarkAlgorithms(b *testing.B) {
 	b.ReportMetric(s.p1("lc-2")/s.p1("direct"), "lc-2/direct")
 	b.ReportMetric(s.p1("lc-32")/s.p1("direct"), "lc-32/direct")
 }
+
+// BenchmarkEject connects 10,000 times to three endpoints, one of which refuses or stays silent.
+func BenchmarkEject(b *testing.B) {
+	r := newRig(b)
+	for what, dead := range map[string]netip.AddrPort{"refused": netip.AddrPortFrom(r.endpoints[0].Addr(), 9), "silent": r.silence()} {
+		f := r.ejecting("10.96.0.1:80", dead, time.Minute)
+		r.sync(f)
+		b.ReportMetric(float64(r.fail(f.Addr, 10_000, 4*time.Second)), what+"-failed")
+		r.clean()
+	}
+}

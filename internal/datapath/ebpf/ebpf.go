@@ -40,6 +40,7 @@ type Datapath struct {
 	prog     *programs      // nil: not loaded, or it does not work here
 	noPods   bool           // the log has said that the pods' cgroup is not known
 	failed   bool           // the programs do not work here; nf_tables serves alone
+	full     bool           // the log has said that a map is full
 	table    *service.Table // the table in the maps; nil: unknown, the next Sync reads them
 	unused   unused
 	suspects suspects

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
@@ -176,9 +177,27 @@ func (d *Datapath) publishChanged(want *service.Table) (added int, err error) {
 	return added, nil
 }
 
-// publish writes one frontend: first the endpoints, then the slots that lead to them, then the front. The endpoints in
-// known have their element.
+// publish writes one frontend. A full map leaves the frontend to nf_tables.
 func (d *Datapath) publish(key connectAddr, l list, known map[connectAddr]bool) (added int, err error) {
+	added, err = d.write(key, l, known)
+	if !errors.Is(err, unix.E2BIG) {
+		return added, err
+	}
+	if !d.full {
+		d.full = true
+		d.cfg.Log.Warn("the maps of connect time are full, nf_tables carries the connections of further Services [see the limits in docs/ebpf.md]", "err", err)
+	}
+	for i := range l.slots {
+		if err := d.prog.Slots.Delete(connectSlotKey{Front: key, Slot: uint32(i)}); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return added, err
+		}
+	}
+	return added, nil
+}
+
+// write writes first the endpoints, then the slots that lead to them, then the front. The endpoints in known have their
+// element.
+func (d *Datapath) write(key connectAddr, l list, known map[connectAddr]bool) (added int, err error) {
 	if len(l.slots) == 0 {
 		return 0, nil
 	}
