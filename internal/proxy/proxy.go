@@ -138,6 +138,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			synced = true
 		}
 	}
+	l.readEjected(ctx)
 	l.cfg.Health.Queued()
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()

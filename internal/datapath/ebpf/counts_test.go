@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -138,6 +139,34 @@ func (r *rig) open(f *service.Frontend, i int) (n int) {
 		}
 	}
 	return n
+}
+
+// TestOtherSize: maps with elements of another size are replaced.
+func TestOtherSize(t *testing.T) {
+	r := newRig(t)
+	f := r.counted(web.String(), service.LeastConn)
+	r.sync(f)
+	held := r.hold(f.Addr, 2)
+	r.dp.Close()
+	pin := r.pin("socks")
+	old, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 20, MaxEntries: 262144, Flags: unix.BPF_F_NO_PREALLOC})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := os.Remove(pin); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Pin(pin); err != nil {
+		t.Fatal(err)
+	}
+	r.reopen()
+	r.sync(f)
+	r.expectOpen("with new maps", f, 0, 0)
+	for _, c := range append(held, r.hold(f.Addr, 2)...) {
+		c.Close()
+	}
+	r.expectOpen("after all have closed", f, 0, 0)
 }
 
 // TestLayout: maps of another layout are replaced, and a process of this version does not read them.

@@ -89,25 +89,25 @@ func (s *suspects) update(p *programs, at uint64) error {
 	if err := p.Ejections.Lookup(uint32(0), &counted); err != nil {
 		return err
 	}
-	if counted != s.counted || s.all == nil {
-		if s.all == nil {
+	if first := s.all == nil; counted != s.counted || first {
+		if first {
 			s.all, s.alarms = map[connectAddr]*suspect{}, map[connectAddr]int{}
 		}
 		s.counted = counted
-		return readAll(p.Endpoints, func(a connectAddr, e connectEndpoint) { s.note(a, &e, at) })
+		return readAll(p.Endpoints, func(a connectAddr, e connectEndpoint) { s.note(a, &e, at, first) })
 	}
 	for a := range s.all {
 		var e connectEndpoint
 		if err := p.Endpoints.Lookup(a, &e); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return err
 		}
-		s.note(a, &e, at)
+		s.note(a, &e, at, false)
 	}
 	return nil
 }
 
-// note compares an endpoint with the suspects.
-func (s *suspects) note(a connectAddr, e *connectEndpoint, at uint64) {
+// note compares an endpoint with the suspects. An ejection that the last process has left counts as confirmed.
+func (s *suspects) note(a connectAddr, e *connectEndpoint, at uint64, confirmed bool) {
 	known := s.all[a]
 	if known != nil && e.ejected(at) && known.since == e.Since {
 		return
@@ -117,7 +117,7 @@ func (s *suspects) note(a connectAddr, e *connectEndpoint, at uint64) {
 		delete(s.all, a)
 	}
 	if e.ejected(at) {
-		s.all[a] = &suspect{ejection: e.ejection(a.addrPort(), at), since: e.Since, fd: -1}
+		s.all[a] = &suspect{ejection: e.ejection(a.addrPort(), at), since: e.Since, fd: -1, failed: confirmed}
 	}
 }
 

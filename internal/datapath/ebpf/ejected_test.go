@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -48,7 +49,12 @@ func filter(rule string) error {
 // fail counts the connects that fail.
 func (r *rig) fail(to netip.AddrPort, connects int, patience time.Duration) (failed int) {
 	r.t.Helper()
-	err := r.client.Do(func() error {
+	return r.failures(r.client, to, connects, patience)
+}
+
+func (r *rig) failures(h *testnet.Host, to netip.AddrPort, connects int, patience time.Duration) (failed int) {
+	r.t.Helper()
+	err := h.Do(func() error {
 		for range connects {
 			c, err := dial(to)(&net.Dialer{Timeout: patience})
 			if err != nil {
@@ -220,6 +226,59 @@ func (r *rig) chosen(f *service.Frontend, at netip.AddrPort) (is bool) {
 	return is
 }
 
+// TestRulesFollow: clients that nf_tables serves get no endpoint that fails the node's own connections.
+func TestRulesFollow(t *testing.T) {
+	r := newRig(t)
+	dead := netip.MustParseAddrPort("10.244.1.12:8080") // a pod without the server
+	r.net.Pod(r.node, "dead", dead.Addr())
+	svc := &service.Service{Name: api.Name{Namespace: "default", Name: "web"}, ClusterIPs: []netip.Addr{web.Addr()}, Ports: []service.Port{{Proto: api.TCP, Port: 80}}}
+	slice := &service.Slice{Name: svc.Name, Service: svc.Name, Ports: []service.SlicePort{{Proto: api.TCP, Port: 8080}}}
+	for _, e := range append([]netip.AddrPort{dead}, r.endpoints...) {
+		slice.Endpoints = append(slice.Endpoints, service.SliceEndpoint{Addr: e.Addr(), Node: "node-1", Ready: true, Serving: true})
+	}
+	facts := service.Facts{Node: service.Node{Name: "node-1", Ejection: time.Minute, Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}
+	sync := func() *service.Frontend {
+		b := service.NewBuilder()
+		b.Set(service.Compile(svc, []*service.Slice{slice}, facts))
+		table := b.Table(facts.Settings)
+		r.do(func() error { _, err := r.dp.Sync(context.Background(), table); return err })
+		return table.Entry(svc.Name).Frontends[0]
+	}
+	f := sync()
+	if n := r.failures(r.stranger, web, 60, time.Second); n < 5 {
+		t.Errorf("%d of 60 connects of a client of nf_tables failed, want a third", n)
+	}
+	if n := r.fail(web, 100, time.Second); n != 1 {
+		t.Errorf("%d of 100 connects of a pod failed, want 1", n)
+	}
+	r.confirmed()
+	r.do(func() error {
+		all, err := r.dp.Ejected(context.Background())
+		for _, e := range all {
+			facts.Ejected = append(facts.Ejected, e.Endpoint)
+		}
+		return err
+	})
+	if f = sync(); len(f.Internal.Endpoints) != 2 {
+		t.Errorf("the table has %d endpoints, want 2", len(f.Internal.Endpoints))
+	}
+	if n := r.failures(r.stranger, web, 60, time.Second); n > 0 {
+		t.Errorf("%d of 60 connects failed although the rules leave the endpoint out", n)
+	}
+	r.reopen()
+	for _, when := range []string{"before its first Sync", "after its first Sync"} {
+		if all := r.ejected(); len(all) != 1 {
+			t.Errorf("%s an agent that restarts knows the ejections %q, want one", when, all)
+		}
+		sync()
+	}
+	facts.Ejected = nil
+	sync()
+	if n := r.fail(web, 100, time.Second); n > 0 {
+		t.Errorf("%d of 100 connects of a pod failed, although the endpoint is still ejected", n)
+	}
+}
+
 // picky makes an endpoint that drops the packets of the rig's client.
 func (r *rig) picky() netip.AddrPort {
 	r.t.Helper()
@@ -267,6 +326,7 @@ func TestDenied(t *testing.T) {
 	r := newRig(t)
 	f := r.ejecting("10.96.0.1:80", r.picky(), time.Minute)
 	r.sync(f)
+	r.ejected() // the loop asks from the start on
 	if n := r.fail(f.Addr, 50, 4*time.Second); n < 1 || n > 2 {
 		t.Errorf("%d of 50 connects of the denied client failed, want 1 or 2", n)
 	}
