@@ -244,7 +244,7 @@ func TestRulesFollow(t *testing.T) {
 		r.do(func() error { _, err := r.dp.Sync(context.Background(), table); return err })
 		return table.Entry(svc.Name).Frontends[0]
 	}
-	f := sync()
+	sync()
 	if n := r.failures(r.stranger, web, 60, time.Second); n < 5 {
 		t.Errorf("%d of 60 connects of a client of nf_tables failed, want a third", n)
 	}
@@ -259,7 +259,7 @@ func TestRulesFollow(t *testing.T) {
 		}
 		return err
 	})
-	if f = sync(); len(f.Internal.Endpoints) != 2 {
+	if f := sync(); len(f.Internal.Endpoints) != 2 {
 		t.Errorf("the table has %d endpoints, want 2", len(f.Internal.Endpoints))
 	}
 	if n := r.failures(r.stranger, web, 60, time.Second); n > 0 {
