@@ -80,7 +80,7 @@ func TestCounts(t *testing.T) {
 	r := newRig(t)
 	lc, random := r.counted("10.96.0.1:80", service.LeastConn), r.counted("10.96.0.2:80", service.Random)
 	heavy := r.counted("10.96.0.3:80", service.ShortestDelay)
-	nq := r.counted("10.96.0.4:80", service.NeverQueue)
+	nq, six := r.counted("10.96.0.4:80", service.NeverQueue), r.counted(web6.String(), service.LeastConn)
 	for _, f := range []*service.Frontend{heavy, nq} {
 		f.Internal.Endpoints[1].Weight, f.Internal.Endpoints[0].Weight = 3, 1
 	}
@@ -98,8 +98,12 @@ func TestCounts(t *testing.T) {
 	r.sync(lc, random, heavy, nq)
 
 	r.reopen()
-	r.sync(lc, random, heavy, nq)
+	r.sync(lc, random, heavy, nq, six)
 	r.expectOpen("after a restart", lc, 2, 2)
+	for _, c := range r.hold(six.Addr, 2) {
+		defer c.Close()
+	}
+	r.expectOpen("IPv6", six, 1, 1)
 	held[0].Close()
 	held[1].Close()
 	held[2].Close()
