@@ -357,3 +357,21 @@ func TestDenied(t *testing.T) {
 		}
 	}
 }
+
+// TestTrySilent: an endpoint does not come back because nobody chose it, or because clients do not wait for its answer.
+func TestTrySilent(t *testing.T) {
+	r := newRig(t)
+	f := r.ejecting("10.96.0.1:80", r.silence(), 4*time.Second)
+	f.Balance = service.LeastConn
+	r.sync(f)
+	if n := r.fail(f.Addr, 20, 4*time.Second); n < 1 || n > 2 {
+		t.Errorf("%d of 20 connects failed, want 1 or 2", n)
+	}
+	failed := 0
+	for begin := time.Now(); time.Since(begin) < 8*time.Second; time.Sleep(20 * time.Millisecond) { // poll
+		failed += r.fail(f.Addr, 1, 500*time.Millisecond)
+	}
+	if failed == 0 || failed > 6 { // one in 1.5 s, while clients give up before they see silence
+		t.Errorf("%d connects tried the silent endpoint in 8 s", failed)
+	}
+}

@@ -219,7 +219,10 @@ static __always_inline struct choice least(const struct addr *front, const struc
 		struct choice c = at(front, (all ? turn + i : bpf_get_prandom_u32()) % n);
 		if (!c.slot)
 			return c;
-		if (spare && ejected(&c.slot->to, c.counts, now)) {
+		enum state is = spare ? state_of(&c.slot->to, c.counts, now) : USABLE;
+		if (is == TRY)
+			return c;
+		if (is == EJECTED) {
 			spare--;
 			continue;
 		}
@@ -247,7 +250,10 @@ static __always_inline struct choice another(const struct addr *front, const str
 		struct choice c = at(front, all ? i : bpf_get_prandom_u32() % n);
 		if (!c.slot)
 			return c;
-		if (spare && ejected(&c.slot->to, c.counts, now)) {
+		enum state is = spare ? state_of(&c.slot->to, c.counts, now) : USABLE;
+		if (is == TRY)
+			return c;
+		if (is == EJECTED) {
 			spare--;
 			continue;
 		}
@@ -264,7 +270,7 @@ static __always_inline struct choice pick(const struct addr *front, struct front
 		return (struct choice){};
 	__u32 n = f->flags & (ROUND_ROBIN | COUNTS) ? __sync_fetch_and_add(&f->turn, 1) : bpf_get_prandom_u32();
 	struct choice c = f->flags & COUNTS ? least(front, f, n, now) : at(front, n % f->slots);
-	if (f->flags & COUNTS || !c.slot || !c.counts || !f->spare || !ejected(&c.slot->to, c.counts, now))
+	if (f->flags & COUNTS || !c.slot || !c.counts || !f->spare || state_of(&c.slot->to, c.counts, now) != EJECTED)
 		return c;
 	struct choice other = another(front, f, now);
 	return other.slot && other.counts ? other : c;
@@ -383,7 +389,9 @@ int sock_release(struct bpf_sock *ctx)
 	if (bpf_map_delete_elem(&socks, &cookie))
 		return 1;
 	struct endpoint *e = closed(&was.endpoint);
-	if (e && e->silences && was.at > e->silent && ctx->state != TCP_SYN_SENT && ctx->state != TCP_CLOSE)
+	if (e && ctx->state == TCP_SYN_SENT)
+		gave_up(e, was.at);
+	else if (e && e->silences && was.at > e->silent && ctx->state != TCP_CLOSE)
 		e->silences = 0; // the endpoint answers others: a network policy may deny the client
 	return 1;
 }

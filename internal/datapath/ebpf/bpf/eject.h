@@ -17,28 +17,44 @@ static __always_inline bool distrusted(const struct addr *at, __u64 now)
 	return !until || now > *until;
 }
 
-// ejected reports whether an endpoint gets no socket now. After its pause one socket tries it. If no answer is late or
-// negative during the trial, the ejection has ended. Otherwise another socket tries it, or it is ejected again. An answer
-// to the agent ends the ejection, too.
-static __always_inline bool ejected(const struct addr *at, struct endpoint *e, __u64 now)
+// What a socket may do with an endpoint.
+enum state {
+	USABLE,
+	EJECTED,
+	TRY, // this socket must choose the endpoint: it is the one that tries it
+};
+
+// state_of returns the state of an endpoint. After its pause one socket tries it. If no answer is late or negative during
+// the trial, the ejection has ended. Otherwise another socket tries it, or it is ejected again. An answer to the agent
+// ends the ejection, too.
+static __always_inline enum state state_of(const struct addr *at, struct endpoint *e, __u64 now)
 {
 	__u64 until = e->until;
 	if (!until)
-		return false;
+		return USABLE;
 	bool over = !distrusted(at, now) || (now >= until && e->trying && !e->silences);
 	if (!over && now < until)
-		return true;
+		return EJECTED;
 	if (over) {
 		if (__sync_val_compare_and_swap(&e->until, until, 0) == until) {
 			e->since = now;
 			e->trying = 0;
 		}
-		return false;
+		return USABLE;
 	}
 	if (__sync_val_compare_and_swap(&e->until, until, now + TRIAL) != until)
-		return true;
+		return EJECTED;
 	e->trying = 1;
-	return false;
+	return TRY;
+}
+
+// gave_up notes that a client did not wait for an answer. This is no silence, except of an endpoint on trial.
+static __always_inline void gave_up(struct endpoint *e, __u64 at)
+{
+	if (!e->trying || e->silences || at <= e->since)
+		return;
+	e->silent = bpf_ktime_get_ns();
+	e->silences = 1;
 }
 
 // failed ejects the endpoint of a socket that is connecting. Only sockets that chose the endpoint after its last ejection
