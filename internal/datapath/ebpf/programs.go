@@ -102,7 +102,7 @@ func (p *programs) watch(pins string) error {
 	}
 	var w watchers
 	err = spec.LoadAndAssign(&w, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-		"fronts": p.Fronts, "endpoints": p.Endpoints, "socks": p.Socks, "trusted": p.Trusted, "ejections": p.Ejections,
+		"fronts": p.Fronts, "slots": p.Slots, "endpoints": p.Endpoints, "socks": p.Socks, "trusted": p.Trusted, "ejections": p.Ejections,
 	}})
 	if err != nil {
 		return fmt.Errorf("load programs: %w", err)

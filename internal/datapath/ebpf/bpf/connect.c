@@ -77,6 +77,7 @@ struct front {
 // Algorithms with connection counts compare all slots of a short list, and a sample of a long one.
 #define SHORT_LIST 32
 #define SAMPLE 8
+#define OTHERS 16 // slots that a socket tries to find another endpoint than an ejected one
 
 // What the programs know about the node.
 struct node {
@@ -144,7 +145,6 @@ struct {
 	__type(value, struct node);
 } settings SEC(".maps");
 
-#include "eject.h"
 
 // listens reports whether the network namespace has a TCP listener on a port of 127.0.0.1.
 static __always_inline bool listens(struct bpf_sock_addr *ctx, __u16 port)
@@ -205,11 +205,12 @@ static __always_inline struct choice at(const struct addr *front, __u32 slot)
 	return c;
 }
 
+#include "eject.h"
+
 // least chooses the endpoint with the fewest open sockets in relation to its weight. Equal endpoints take turns.
 static __always_inline struct choice least(const struct addr *front, const struct front *f, __u32 turn, __u64 now)
 {
-	struct choice best = {};
-	__u32 spare = f->spare;
+	struct choice best = {}, passed = {};
 	__u64 best_load = 0, best_weight = 1;
 	__u32 n = f->slots, plus = f->flags & LEAST_CONN ? 0 : 1;
 	bool all = n <= SHORT_LIST;
@@ -219,11 +220,8 @@ static __always_inline struct choice least(const struct addr *front, const struc
 		struct choice c = at(front, (all ? turn + i : bpf_get_prandom_u32()) % n);
 		if (!c.slot)
 			return c;
-		enum state is = spare ? state_of(&c.slot->to, c.counts, now) : USABLE;
-		if (is == TRY)
-			return c;
-		if (is == EJECTED) {
-			spare--;
+		if (f->spare && c.counts->until > now) {
+			passed = c;
 			continue;
 		}
 		__u64 load = c.counts->open + plus, weight = c.slot->weight;
@@ -235,45 +233,28 @@ static __always_inline struct choice least(const struct addr *front, const struc
 			best_weight = weight;
 		}
 	}
+	if (passed.slot && passed.counts && (!best.slot || usable(&passed.slot->to, passed.counts, now)))
+		return passed;
 	return best;
 }
 
-// another chooses at random among the endpoints that are not ejected, or a sample of them.
-static __always_inline struct choice another(const struct addr *front, const struct front *f, __u64 now)
-{
-	struct choice found = {};
-	__u32 n = f->slots, spare = f->spare, usable = 0;
-	bool all = n <= SHORT_LIST;
-	for (__u32 i = 0; i < SHORT_LIST; i++) {
-		if (i >= (all ? n : SAMPLE))
-			break;
-		struct choice c = at(front, all ? i : bpf_get_prandom_u32() % n);
-		if (!c.slot)
-			return c;
-		enum state is = spare ? state_of(&c.slot->to, c.counts, now) : USABLE;
-		if (is == TRY)
-			return c;
-		if (is == EJECTED) {
-			spare--;
-			continue;
-		}
-		if (bpf_get_prandom_u32() % ++usable == 0)
-			found = c;
-	}
-	return found;
-}
-
-// pick chooses an endpoint.
+// pick chooses an endpoint. If the endpoint is ejected, it chooses at random among the others.
 static __always_inline struct choice pick(const struct addr *front, struct front *f, __u64 now)
 {
 	if (!f->slots)
 		return (struct choice){};
 	__u32 n = f->flags & (ROUND_ROBIN | COUNTS) ? __sync_fetch_and_add(&f->turn, 1) : bpf_get_prandom_u32();
 	struct choice c = f->flags & COUNTS ? least(front, f, n, now) : at(front, n % f->slots);
-	if (f->flags & COUNTS || !c.slot || !c.counts || !f->spare || state_of(&c.slot->to, c.counts, now) != EJECTED)
+	if (!c.slot || !c.counts || !f->spare || usable(&c.slot->to, c.counts, now))
 		return c;
-	struct choice other = another(front, f, now);
-	return other.slot && other.counts ? other : c;
+	for (int i = 0; i < OTHERS; i++) {
+		struct choice other = at(front, bpf_get_prandom_u32() % f->slots);
+		if (!other.slot || !other.counts)
+			return other;
+		if (!other.counts->until)
+			return other;
+	}
+	return c;
 }
 
 // closed counts a socket less at its endpoint, and returns the endpoint.

@@ -8,6 +8,7 @@
 #define SILENCES 2 // in a row eject an endpoint, within a minute
 #define SILENCE_WINDOW (60 * NSEC_PER_SEC)
 #define TRIAL (1500 * 1000000ull) // a SYN without an answer comes again after one second
+#define LOOK_AT 64
 #define FORGET (600 * NSEC_PER_SEC) // ejections after a longer time are not in a row
 
 // distrusted reports whether failed sockets may eject an endpoint.
@@ -17,35 +18,41 @@ static __always_inline bool distrusted(const struct addr *at, __u64 now)
 	return !until || now > *until;
 }
 
-// What a socket may do with an endpoint.
-enum state {
-	USABLE,
-	EJECTED,
-	TRY, // this socket must choose the endpoint: it is the one that tries it
-};
-
-// state_of returns the state of an endpoint. After its pause one socket tries it. If no answer is late or negative during
-// the trial, the ejection has ended. Otherwise another socket tries it, or it is ejected again. An answer to the agent
-// ends the ejection, too.
-static __always_inline enum state state_of(const struct addr *at, struct endpoint *e, __u64 now)
+// usable reports whether a socket may choose an endpoint. After the pause of an ejected endpoint one socket tries it. If no
+// answer is late or negative during the trial, the ejection has ended. Otherwise another socket tries it, or it is
+// ejected again. An answer to the agent ends the ejection, too.
+static __always_inline bool usable(const struct addr *at, struct endpoint *e, __u64 now)
 {
 	__u64 until = e->until;
 	if (!until)
-		return USABLE;
-	bool over = !distrusted(at, now) || (now >= until && e->trying && !e->silences);
-	if (!over && now < until)
-		return EJECTED;
-	if (over) {
+		return true;
+	if (!distrusted(at, now) || (now >= until && e->trying && !e->silences)) {
 		if (__sync_val_compare_and_swap(&e->until, until, 0) == until) {
 			e->since = now;
 			e->trying = 0;
 		}
-		return USABLE;
+		return true;
 	}
-	if (__sync_val_compare_and_swap(&e->until, until, now + TRIAL) != until)
-		return EJECTED;
+	if (now < until || __sync_val_compare_and_swap(&e->until, until, now + TRIAL) != until)
+		return false;
 	e->trying = 1;
-	return TRY;
+	return true;
+}
+
+// spares reports whether a list can spare one more endpoint. Of a long list it looks at the first slots.
+static __always_inline bool spares(const struct addr *front, const struct front *f)
+{
+	__u32 out = 0;
+	for (__u32 i = 0; i < LOOK_AT; i++) {
+		if (i >= f->slots)
+			break;
+		struct choice c = at(front, i);
+		if (!c.slot || !c.counts)
+			return false;
+		if (c.counts->until)
+			out++;
+	}
+	return out < f->spare;
 }
 
 // gave_up notes that a client did not wait for an answer. This is no silence, except of an endpoint on trial.
@@ -58,7 +65,7 @@ static __always_inline void gave_up(struct endpoint *e, __u64 at)
 }
 
 // failed ejects the endpoint of a socket that is connecting. Only sockets that chose the endpoint after its last ejection
-// say something new. A list that cannot spare an endpoint ejects none.
+// say something new.
 static __always_inline int failed(struct sock *sk, __u8 reason)
 {
 	if (sk->__sk_common.skc_state != TCP_SYN_SENT)
@@ -79,6 +86,8 @@ static __always_inline int failed(struct sock *sk, __u8 reason)
 		if (__sync_fetch_and_add(&e->silences, 1) + 1 < SILENCES)
 			return 0;
 	}
+	if (!e->until && !spares(&n->front, f))
+		return 0;
 	__u64 since = e->since;
 	if (__sync_val_compare_and_swap(&e->since, since, now) != since)
 		return 0; // by another socket at the same time
