@@ -60,9 +60,10 @@ func (s *slow) Explain(ctx context.Context, k service.Key) ([]datapath.Object, e
 	}
 	return all, nil
 }
-func (s *slow) Close()                    { s.last = nil }
-func (s *slow) FailWrites(f func() error) { s.fail = f }
-func (s *slow) has(bug string) bool       { return s.bug == bug }
+func (s *slow) Ejected(context.Context) ([]datapath.Ejection, error) { return nil, nil }
+func (s *slow) Close()                                               { s.last = nil }
+func (s *slow) FailWrites(f func() error)                            { s.fail = f }
+func (s *slow) has(bug string) bool                                  { return s.bug == bug }
 func (s *slow) either(bug, a, b string) string {
 	if s.has(bug) {
 		return a
