@@ -9,16 +9,15 @@ import (
 	"testing"
 )
 
-// TestPrivilegesAreDocumented: the table of docs/security.md names each component, in the first cell of a row or as a part of
+// TestPrivilegesAreDocumented: the table of docs/privileges.md names each component, in the first cell of a row or as a part of
 // what another contains, and in that row each path of the node that it mounts, each capability that it adds, and that it lets
 // somebody read pods.
 func TestPrivilegesAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/security.md")
+	text, err := os.ReadFile("../docs/privileges.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "## What each part may do, and why")
-	table, _, _ = strings.Cut(table, "\n## ")
+	_, table, _ := strings.Cut(string(text), "| part |")
 	of := map[string]string{} // by a component's name, its rows
 	for line := range strings.Lines(table) {
 		if cells := strings.Split(line, "|"); len(cells) > 3 {
@@ -42,14 +41,14 @@ func TestPrivilegesAreDocumented(t *testing.T) {
 		}
 		forDNS := strings.HasPrefix(name, "dns-") // in the row of DNS
 		if of[name] == "" && !forDNS {
-			t.Errorf("no row of docs/security.md has %s in its first cell", name)
+			t.Errorf("no row of docs/privileges.md has %s in its first cell", name)
 		}
 		if forDNS {
 			rows = table
 		}
 		for _, want := range privileges(t, dir) {
 			if !strings.Contains(rows, want) {
-				t.Errorf("docs/security.md: %s has %s, and its row does not say so: %s", name, want, rows)
+				t.Errorf("docs/privileges.md: %s has %s, and its row does not say so: %s", name, want, rows)
 			}
 		}
 	}

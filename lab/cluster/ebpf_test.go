@@ -49,7 +49,7 @@ func TestEBPF(t *testing.T) {
 	u.input(ebpfPods, "kubectl", "apply", "-f", "-")
 	u.run("kubectl", "rollout", "status", "deployment/web", "--timeout=60s")
 	u.run("kubectl", "wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
-	if out := u.agentLog(); strings.Contains(out, "connect time") {
+	if out := u.agentLog(); strings.Contains(out, "connect time") || strings.Contains(out, "not ejected") {
 		t.Errorf("the agent says: %s", out)
 	}
 
@@ -80,6 +80,8 @@ func TestEBPF(t *testing.T) {
 		t.Errorf("after a kill -9: %d of %d connections of a pod got their endpoint at connect time", got, connects)
 	}
 
+	u.ejectsDead()
+
 	programs = u.attached()
 	u.follow("removal") // the pods' interfaces stay, because the pods do
 	if left := u.state()["bpf"]; left != u.before["bpf"] {
@@ -89,6 +91,32 @@ func TestEBPF(t *testing.T) {
 		t.Errorf("%d programs are still attached", len(left))
 	}
 	u.unloaded(programs)
+}
+
+// deadServer is a ready endpoint of the Service web that refuses all connections.
+const deadServer = `
+apiVersion: v1
+kind: Pod
+metadata: {name: dead, namespace: default, labels: {app: web}}
+spec: {terminationGracePeriodSeconds: 0, containers: [{name: sleep, image: busybox, command: [sleep, "3600"]}]}
+`
+
+// ejectsDead adds an endpoint that refuses. At most two connections of a pod fail by it, and the agent says that it is
+// ejected.
+func (u *undo) ejectsDead() {
+	u.Helper()
+	u.input(deadServer, "kubectl", "apply", "-f", "-")
+	u.eventually(" : 3 slots", "kubectl", "-n", "kube-system", "exec", "daemonset/fairway-agent", "--", "fairway", "dump", "--service", "default/web", "--objects")
+	out := u.run("kubectl", "exec", "client", "--", "sh", "-c", `for i in $(seq 40); do wget -q -T 2 -O /dev/null http://10.96.0.77/ 2>/dev/null || echo failed; done`)
+	failed := strings.Count(out, "failed")
+	u.Logf("%d of 40 connections failed", failed)
+	if failed > 2 {
+		u.Errorf("%d of 40 connections failed, although an endpoint that refuses is ejected", failed)
+	}
+	dump := u.run("kubectl", "-n", "kube-system", "exec", "daemonset/fairway-agent", "--", "fairway", "dump", "--service", "default/web", "--objects")
+	if failed > 0 && !strings.Contains(dump, ": refused") {
+		u.Errorf("no ejection in\n%s", dump)
+	}
 }
 
 var translatedSockets = regexp.MustCompile(`(\d+) sockets translated`)
